@@ -197,15 +197,14 @@ class FloatFormat:
 
     def _negative(self, raw: NDArray[np.uint64]) -> NDArray[np.bool_]:
         sign_bit = np.uint64(int(self.signed) << (self.bits - 1))
-        return np.not_equal(raw & sign_bit, 0)
+        negative: NDArray[np.bool_] = (raw & sign_bit) != 0
+        return negative
 
     def _magnitude(self, raw: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Exponent and fraction fields, without the sign and the ignored bits."""
         mask = np.uint64((1 << (self.exponent_bits + self.fraction_bits)) - 1)
-        magnitude: NDArray[np.int64] = ((raw >> np.uint64(self.ignored_bits)) & mask).astype(
-            np.int64
-        )
-        return magnitude
+        fields: NDArray[np.uint64] = (raw >> np.uint64(self.ignored_bits)) & mask
+        return fields.astype(np.int64)
 
     def _significand_and_exponent(
         self, magnitude: NDArray[np.int64]
@@ -233,7 +232,8 @@ class FloatFormat:
     def _rounded_magnitude(self, magnitude_bits: NDArray[np.int64]) -> NDArray[np.int64]:
         """Exponent and fraction fields nearest to a binary64 magnitude, ties to even.
 
-        There is no upper bound here: the caller looks for overflow. A zero in a format without zero gives -1.
+        There is no upper bound here: the caller looks for overflow.
+        A zero in a format without zero gives -1.
         """
         field = magnitude_bits >> _BINARY64_FRACTION
         fraction = magnitude_bits & ((1 << _BINARY64_FRACTION) - 1)
@@ -247,8 +247,9 @@ class FloatFormat:
         half = (np.int64(1) << shift) >> 1
         kept += (rest > half) | ((rest == half) & (rest > 0) & (kept & 1 == 1))
         # A normal `kept` carries the implicit bit, which adds one to the exponent field.
-        fields: NDArray[np.int64] = (target - self.min_exponent) << self.fraction_bits
-        return fields + kept - (1 - self._first_field)
+        fields: NDArray[np.int64] = kept - (1 - self._first_field)
+        fields += (target - self.min_exponent) << self.fraction_bits
+        return fields
 
     def _with_overflow(
         self,
@@ -274,7 +275,7 @@ class FloatFormat:
         if bad.any():
             raise ValueError(
                 f"format {self.name} has no code for {float(values[bad].flat[0])!r} "
-                f"and {int(bad.sum()) - 1} more values; replace or clamp such values first"
+                f"and {int(bad.sum()) - 1} other values; clamp or drop them first"
             )
 
 
