@@ -1,3 +1,237 @@
-"""InstructionModel: the arithmetic of one tensor-core multiply-add, as data (NUMERICS 2, 3 and 7)."""
+"""InstructionModel: the arithmetic of one tensor-core multiply-add, as data.
+
+A model names an algorithm kind and its parameters (rules N2..N13 of docs/explanation/numerics.md).
+No code asks which GPU a model belongs to: a new platform is a new row in `models.py`, or an
+object that the user makes.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from mmaemu.formats import FORMATS
+
+Accumulator = Literal["aligned", "late"]
+Maturity = Literal["recorded", "probed", "stated", "model only", "custom"]
+Rounding = Literal["toward zero", "nearest even"]
+Overflow = Literal["wrap", "clamp"]
+Output = Literal["fp32", "fp16", "fp64", "int32"]
+Kind = Literal["aligned", "group sums", "exact sum", "fma", "product tree", "two-stage", "integer"]
+"""aligned: rules N2..N8, N10. group sums: N11. fma, integer: N12. exact sum, product tree,
+two-stage: N13."""
+
+FP8_PAIRS: tuple[tuple[str, str], ...] = tuple(
+    (a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")
+)
+INTEGER_FORMATS = ("int8",)
+OUTPUT_FRACTION_BITS: dict[str, int] = {"fp32": 23, "fp16": 10, "fp64": 52, "int32": 0}
+
+# A sum of dot_length terms below 2^(fraction_bits + 3) units stays below this many bits, so that
+# int64 holds it and its conversion to float64, which finds its leading bit, is exact.
+_SUM_BITS = 52
+
+
+@dataclass(frozen=True)
+class InstructionModel:
+    """One instruction's arithmetic. `mmaemu.Preset` is this class.
+
+    Attributes:
+        name: what `get_preset` calls it; any text for an own model.
+        dot_length: products that one step consumes (L; with `groups`, of all groups together).
+        fraction_bits: bits kept below the block exponent (F); 0 where nothing is aligned.
+        result_fraction_bits: fraction bits of a result (13 for the FP8 paths of Ada and Hopper).
+        min_exponent: the block exponent never goes below it (Emin); None = no floor.
+        accumulator: "aligned" = c is one more term of the sum; "late" = c is added to the
+            converted sum with one rounding of its own.
+        promotion_interval: products per chain in slow accumulation; None = not known.
+        maturity: best evidence behind the row; "custom" for an own model.
+        scope: what the evidence covers, in words.
+        sources: where the row comes from.
+        inputs: the pairs (format of a, format of b) it takes.
+        output: format of c and of the result.
+        kind: the algorithm.
+        rounding: how the sum becomes a result.
+        operand_format: format that the operands are converted to first, None = stay as they are.
+        groups: residues of k (modulo the number of residues) that form one partial sum each; () =
+            one sum over the whole step.
+        scale_format: format of the block scales, None = the model takes none.
+        scale_block: consecutive k that share a scale; 0 = no scales.
+        overflow: what an int32 result does beyond its range.
+        architectures: the architectures the row describes, for `model_for`.
+        instruction: the instruction family, for `model_for`.
+
+    Raises:
+        TypeError: an attribute is of a wrong type (a bool is no int).
+        ValueError: an attribute is out of its range, or two do not fit together.
+    """
+
+    name: str
+    dot_length: int
+    fraction_bits: int
+    result_fraction_bits: int
+    min_exponent: int | None = None
+    accumulator: Accumulator = "aligned"
+    promotion_interval: int | None = None
+    maturity: Maturity = "custom"
+    scope: str = ""
+    sources: tuple[str, ...] = ()
+    inputs: tuple[tuple[str, str], ...] = FP8_PAIRS
+    output: Output = "fp32"
+    kind: Kind = "aligned"
+    rounding: Rounding = "toward zero"
+    operand_format: str | None = None
+    groups: tuple[tuple[int, ...], ...] = ()
+    scale_format: str | None = None
+    scale_block: int = 0
+    overflow: Overflow = "wrap"
+    architectures: tuple[str, ...] = ()
+    instruction: str = ""
+
+    def __post_init__(self) -> None:
+        for check in _CHECKS:
+            check(self)
+
+    @property
+    def nfma(self) -> int:
+        """Published name of `dot_length`."""
+        return self.dot_length
+
+    @property
+    def frac(self) -> int:
+        """Published name of `fraction_bits`."""
+        return self.fraction_bits
+
+    @property
+    def frac_out(self) -> int:
+        """Published name of `result_fraction_bits`."""
+        return self.result_fraction_bits
+
+    @property
+    def min_exp(self) -> int | None:
+        """Published name of `min_exponent`."""
+        return self.min_exponent
+
+    @property
+    def late_c(self) -> bool:
+        """Published name of: the accumulator is added late."""
+        return self.accumulator == "late"
+
+    @property
+    def slow_chunk(self) -> int | None:
+        """Published name of `promotion_interval`."""
+        return self.promotion_interval
+
+
+def _require_int(model: InstructionModel, attribute: str, low: int, high: int) -> None:
+    value = getattr(model, attribute)
+    if type(value) is not int:
+        raise TypeError(
+            f"InstructionModel.{attribute} must be an int, got {value!r} ({type(value).__name__})"
+        )
+    if not low <= value <= high:
+        raise ValueError(f"InstructionModel.{attribute} must lie in {low}..{high}, got {value}")
+
+
+def _check_name(model: InstructionModel) -> None:
+    if not isinstance(model.name, str):
+        raise TypeError(f"InstructionModel.name must be a str, got {model.name!r}")
+    if not model.name:
+        raise ValueError("InstructionModel.name must not be empty; it appears in every message")
+
+
+def _check_integers(model: InstructionModel) -> None:
+    _require_int(model, "dot_length", 1, 4096)
+    _require_int(model, "fraction_bits", 0, 40)
+    _require_int(model, "scale_block", 0, 4096)
+    if model.min_exponent is not None:
+        _require_int(model, "min_exponent", -4096, 4096)
+    if model.promotion_interval is not None:
+        _require_int(model, "promotion_interval", 1, 1 << 31)
+
+
+def _check_choices(model: InstructionModel) -> None:
+    choices = {
+        "accumulator": get_args(Accumulator),
+        "maturity": get_args(Maturity),
+        "output": get_args(Output),
+        "kind": get_args(Kind),
+        "rounding": get_args(Rounding),
+        "overflow": get_args(Overflow),
+        "operand_format": (None, *FORMATS),
+        "scale_format": (None, "ue8m0", "ue4m3"),
+    }
+    for attribute, allowed in choices.items():
+        value = getattr(model, attribute)
+        if value not in allowed:
+            raise ValueError(
+                f"InstructionModel.{attribute} must be one of "
+                f"{', '.join(map(repr, allowed))}; got {value!r}"
+            )
+
+
+def _check_result(model: InstructionModel) -> None:
+    _require_int(model, "result_fraction_bits", 0, OUTPUT_FRACTION_BITS[model.output])
+
+
+def _check_inputs(model: InstructionModel) -> None:
+    known = (*INTEGER_FORMATS, *FORMATS)
+    pairs = model.inputs
+    if not isinstance(pairs, tuple) or not pairs:
+        raise TypeError(f"InstructionModel.inputs must be a tuple of format pairs, got {pairs!r}")
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != len(("a", "b")):
+            raise TypeError(
+                f"InstructionModel.inputs holds pairs like {FP8_PAIRS[0]}, got {pair!r}"
+            )
+        for fmt in pair:
+            if fmt not in known:
+                raise ValueError(
+                    f"InstructionModel.inputs: {fmt!r} is no format; known: {', '.join(known)}"
+                )
+
+
+def _check_sum_fits(model: InstructionModel) -> None:
+    bits = model.dot_length.bit_length() + model.fraction_bits + 3
+    if model.kind == "aligned" and bits > _SUM_BITS:
+        raise ValueError(
+            f"a sum of {model.dot_length} products on {model.fraction_bits} fraction bits needs "
+            f"{bits} bits, more than the {_SUM_BITS} that are exact here; lower one of the two"
+        )
+
+
+def _check_groups(model: InstructionModel) -> None:
+    residues = sorted(residue for group in model.groups for residue in group)
+    if residues != list(range(len(residues))):
+        raise ValueError(
+            f"InstructionModel.groups must hold every residue 0..n-1 once, got {model.groups!r}"
+        )
+    if residues and model.dot_length % len(residues):
+        raise ValueError(
+            f"dot_length {model.dot_length} must be a multiple of the {len(residues)} residues "
+            "in groups"
+        )
+
+
+def _check_scales(model: InstructionModel) -> None:
+    if (model.scale_format is None) != (model.scale_block == 0):
+        raise ValueError(
+            "scale_format and scale_block go together: both given, or None and 0; got "
+            f"{model.scale_format!r} and {model.scale_block}"
+        )
+    if model.scale_block and model.dot_length % model.scale_block:
+        raise ValueError(
+            f"dot_length {model.dot_length} must be a multiple of scale_block {model.scale_block}"
+        )
+
+
+_CHECKS = (
+    _check_name,
+    _check_integers,
+    _check_choices,
+    _check_result,
+    _check_inputs,
+    _check_sum_fits,
+    _check_groups,
+    _check_scales,
+)
