@@ -1,0 +1,150 @@
+"""Small real projects for the tests of the release tools: repositories, remotes, distributions."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "pkgx"
+description = "A small package that stands in for the real one"
+readme = "README.md"
+requires-python = ">=3.10"
+license = "Apache-2.0"
+license-files = ["LICENSE", "NOTICE", "LICENSES/*.txt"]
+dynamic = ["version"]
+
+[tool.hatch.version]
+path = "pkgx/_version.py"
+
+[tool.hatch.build.targets.wheel]
+packages = ["pkgx"]
+
+[tool.mmaemu.release]
+owner = "pkgx-project"
+repository = "pkgx"
+maintainer = "keeper"
+name = "pkgx release"
+email = "release@pkgx.invalid"
+"""
+# A date, an identity and nothing else: what a test's git commands run under.
+PLAIN = {
+    "GIT_AUTHOR_NAME": "A Developer",
+    "GIT_AUTHOR_EMAIL": "dev@private.invalid",
+    "GIT_COMMITTER_NAME": "A Developer",
+    "GIT_COMMITTER_EMAIL": "dev@private.invalid",
+    "GIT_AUTHOR_DATE": "1790000000 +0200",
+    "GIT_COMMITTER_DATE": "1790000000 +0200",
+}
+
+
+def run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
+    """Run a command that must succeed and return its standard output."""
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | (env or {}), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A development clone on disk."""
+
+    root: Path
+
+    def git(self, *arguments: str, env: dict[str, str] | None = None) -> str:
+        """Run git with a plain identity."""
+        return run("git", *arguments, cwd=self.root, env=PLAIN | (env or {})).strip()
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file below the root."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def commit(self, message: str = "work") -> str:
+        """Commit everything and return the commit."""
+        self.git("add", "-A", "-f")
+        self.git("commit", "--quiet", "--allow-empty", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    def candidate(self, version: str) -> str:
+        """Make the tree the candidate of a version: version, changelog, T7 report, rc tag."""
+        self.write("pkgx/_version.py", f'"""The version."""\n\n__version__ = "{version}"\n')
+        self.write("CHANGELOG.md", f"# Changelog\n\n## {version} (2026-11-30)\n\n- A thing.\n")
+        self.write(
+            f"docs/release_logs/{version}_cpu.json",
+            json.dumps({"version": version, "checks": {"info": {"status": "pass"}}}),
+        )
+        commit = self.commit(f"candidate {version}")
+        self.git("tag", "-f", "-a", f"rc/v{version}", "-m", f"candidate {version}")
+        return commit
+
+
+@pytest.fixture(autouse=True)
+def plain_git(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the git configuration of the machine or of the user."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(home / ".gitconfig"))
+    (home / ".gitconfig").write_text("[init]\n\tdefaultBranch = main\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def project_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the stand-in package, no repository."""
+    root = tmp_path_factory.mktemp("template") / "pkgx"
+    repository = Repository(root)
+    real = Path(__file__).resolve().parents[2]
+    repository.write("pyproject.toml", PYPROJECT)
+    repository.write("README.md", "# pkgx\n\nSee [the site](https://pkgx.invalid/).\n")
+    repository.write("pkgx/__init__.py", '"""A stand-in."""\n')
+    repository.write("pkgx/_version.py", '"""The version."""\n\n__version__ = "0.1.0"\n')
+    repository.write("pkgx/py.typed", "")
+    shutil.copyfile(real / "LICENSE", root / "LICENSE")
+    shutil.copytree(real / "LICENSES", root / "LICENSES")
+    notice = next((root / "LICENSES").iterdir()).read_text(encoding="utf-8")
+    repository.write("NOTICE", f"pkgx\n\n{notice}")
+    return root
+
+
+@pytest.fixture
+def project(project_template: Path, tmp_path: Path) -> Repository:
+    """A copy of the stand-in package, no repository."""
+    return Repository(Path(shutil.copytree(project_template, tmp_path / "pkgx")))
+
+
+@pytest.fixture
+def repository(project: Repository) -> Repository:
+    """The stand-in package as a development clone with one commit."""
+    project.git("init", "--quiet")
+    project.commit("first")
+    return project
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Callable[[str], Path]:
+    """Makes empty bare repositories."""
+
+    def make(name: str) -> Path:
+        path = tmp_path / f"{name}.git"
+        run("git", "init", "--quiet", "--bare", str(path), cwd=tmp_path)
+        return path
+
+    return make

@@ -1,0 +1,167 @@
+"""What the release tools know about a project: its pyproject.toml and its version file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from files import read_toml
+from findings import UnusableError
+from packaging.version import InvalidVersion, Version
+
+_VERSION_LINE: Final = re.compile(
+    r"""^__version__ = (["'])(?P<version>[^"'\n]+)\1$""", re.MULTILINE
+)
+TARGETS: Final = ("staging", "ci", "public")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The public identity and the repositories, from [tool.mmaemu.release].
+
+    Attributes:
+        owner: account that owns the repositories.
+        repository: name of the public repository.
+        name: author and committer name of every snapshot.
+        email: author and committer address of every snapshot.
+        maintainer: account that reviews the publishing environment.
+        branch: the one branch of the snapshot repositories.
+        remotes: address of each target repository.
+    """
+
+    owner: str
+    repository: str
+    name: str
+    email: str
+    maintainer: str
+    branch: str
+    remotes: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """One project's names and places.
+
+    Attributes:
+        root: folder of pyproject.toml.
+        name: distribution name.
+        package: import name, the folder that the wheel holds.
+        version_file: path of the version file relative to the root.
+        document: the parsed pyproject.toml.
+    """
+
+    root: Path
+    name: str
+    package: str
+    version_file: str
+    document: dict[str, Any]
+
+    @property
+    def version(self) -> str:
+        """The version in the version file.
+
+        Raises:
+            UnusableError: the file is missing or holds no version.
+        """
+        path = self.root / self.version_file
+        if not path.is_file():
+            raise UnusableError(f"{path} is missing; it holds `__version__`")
+        return version_in(path.read_text(encoding="utf-8"), self.version_file)
+
+    @property
+    def release(self) -> Release:
+        """The [tool.mmaemu.release] table.
+
+        Raises:
+            UnusableError: a key is missing.
+        """
+        table = self.table("release")
+        try:
+            owner, repository = table["owner"], table["repository"]
+            return Release(
+                owner=owner,
+                repository=repository,
+                name=table["name"],
+                email=table["email"],
+                maintainer=table.get("maintainer", owner),
+                branch=table.get("branch", "master"),
+                remotes=dict(table.get("remotes", {})),
+            )
+        except KeyError as error:
+            raise UnusableError(
+                f"pyproject.toml [tool.mmaemu.release] has no {error}; add the key"
+            ) from error
+
+    def table(self, name: str) -> dict[str, Any]:
+        """The table [tool.mmaemu.<name>], empty where it is missing."""
+        found: dict[str, Any] = self.document.get("tool", {}).get("mmaemu", {}).get(name, {})
+        return found
+
+
+def load_project(root: Path) -> Project:
+    """Read a project's pyproject.toml.
+
+    Raises:
+        UnusableError: no pyproject.toml, or one without a project name.
+    """
+    path = root / "pyproject.toml"
+    if not path.is_file():
+        raise UnusableError(f"{path} is missing; give the folder of a project with --root")
+    document = read_toml(path)
+    name = document.get("project", {}).get("name")
+    if not isinstance(name, str):
+        raise UnusableError(f"{path} has no [project] name; add it")
+    package = name.replace("-", "_")
+    version_file = (
+        document.get("tool", {}).get("hatch", {}).get("version", {}).get("path")
+        or f"{package}/_version.py"
+    )
+    return Project(root, name, package, version_file, document)
+
+
+def version_in(text: str, where: str) -> str:
+    """The value of `__version__` in the text of a version file.
+
+    Raises:
+        UnusableError: not exactly one plain assignment.
+    """
+    found = _VERSION_LINE.findall(text)
+    if len(found) != 1:
+        raise UnusableError(
+            f'{where}: expected one line `__version__ = "X.Y.Z"`, found {len(found)}; write it so'
+        )
+    return str(found[0][1])
+
+
+def replace_version(text: str, version: str) -> str:
+    """The text of a version file with another version in it."""
+    return _VERSION_LINE.sub(f'__version__ = "{version}"', text)
+
+
+def canonical_version(text: str) -> str | None:
+    """The normalised PEP 440 spelling of a version, or None where it is none."""
+    try:
+        return str(Version(text))
+    except InvalidVersion:
+        return None
+
+
+def tag_of(version: str) -> str:
+    """The one spelling of a release tag."""
+    return f"v{version}"
+
+
+def changelog_section(changelog: str, version: str) -> tuple[str, str] | None:
+    """The date and the text of a version's section, or None where there is none.
+
+    The heading is `## X.Y.Z (YYYY-MM-DD)`; the section ends at the next heading of that level.
+    """
+    heading = re.compile(rf"^## {re.escape(version)} \((\d{{4}}-\d\d-\d\d)\)$", re.MULTILINE)
+    start = heading.search(changelog)
+    if start is None:
+        return None
+    rest = changelog[start.end() :]
+    following = re.search(r"^## ", rest, re.MULTILINE)
+    return start[1], rest[: following.start()] if following else rest
