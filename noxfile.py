@@ -1,0 +1,89 @@
+"""Sessions: the test tiers, the Python x torch matrix, lint. What they do lives in tools/.
+
+`nox -s t0 t1` runs once with the running Python and the torch of MMAEMU_TORCH (default: the entry
+of [tool.mmaemu.matrix]). `nox -s t0_matrix t1_matrix` runs all points; -p 3.11 and
+-t torch-2.6.0 choose among them. All sessions but the matrix share the environment of `env`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.10.14"
+nox.options.sessions = ["t0", "t1", "lint"]
+nox.options.error_on_missing_interpreters = True
+nox.options.download_python = "never"
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+MATRIX = PROJECT["tool"]["mmaemu"]["matrix"]
+TORCH = os.environ.get("MMAEMU_TORCH") or MATRIX["torch"][MATRIX["default"]]
+INDEX = os.environ.get("MMAEMU_TORCH_INDEX_URL")
+POINTS = [
+    nox.param(version, id=f"torch-{version}", tags=[f"torch-{version}"])
+    for version in MATRIX["torch"].values()
+]
+SHARED = Path(".nox", "env", "Scripts" if sys.platform == "win32" else "bin", "python")
+
+
+def install(session: nox.Session, torch: str) -> None:
+    """Install one torch, then this checkout and what tests and lint need."""
+    session.install(f"torch=={torch}", *(["--index-url", INDEX] if INDEX else []))
+    session.install("-e", ".", *nox.project.dependency_groups(PROJECT, "lint"))
+
+
+@nox.session(reuse_venv=True, default=False)
+def env(session: nox.Session) -> None:
+    """Create or update the environment that the sessions below share."""
+    install(session, TORCH)
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def t0(session: nox.Session) -> None:
+    """Imports, public surface, metadata, repository policy, the tools' own tests."""
+    session.run(str(SHARED), "tools/tier.py", "t0", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def t1(session: nox.Session) -> None:
+    """Unit, property and conformance tests, replay of the committed recordings."""
+    session.run(str(SHARED), "tools/tier.py", "t1", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def t2(session: nox.Session) -> None:
+    """Full replay of MMAEMU_TRUTH_DIR."""
+    session.run(str(SHARED), "tools/tier.py", "t2", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def lint(session: nox.Session) -> None:
+    """Style, types, layers, repository policy, stored data."""
+    session.run(str(SHARED), "-m", "ruff", "check", external=True)
+    session.run(str(SHARED), "-m", "ruff", "format", "--check", external=True)
+    session.run(str(SHARED), "-m", "mypy", external=True)
+    session.run(str(SHARED), "tools/check_layers.py", external=True)
+    session.run(str(SHARED), "tools/check_c_format.py", external=True)
+    session.run(str(SHARED), "tools/check_repo.py", external=True)
+    session.run(str(SHARED), "tools/check_data.py", external=True)
+
+
+@nox.session(python=MATRIX["python"], default=False)
+@nox.parametrize("torch", POINTS)
+def t0_matrix(session: nox.Session, torch: str) -> None:
+    """t0 at every point of Python x torch."""
+    install(session, torch)
+    name = f"t0_matrix-{session.python}-torch-{torch}"
+    session.run("python", "tools/tier.py", "t0", "--as", name, *session.posargs)
+
+
+@nox.session(python=MATRIX["python"], default=False)
+@nox.parametrize("torch", POINTS)
+def t1_matrix(session: nox.Session, torch: str) -> None:
+    """t1 at every point of Python x torch."""
+    install(session, torch)
+    name = f"t1_matrix-{session.python}-torch-{torch}"
+    session.run("python", "tools/tier.py", "t1", "--as", name, *session.posargs)

@@ -1,0 +1,41 @@
+"""Tiers by folder, and one set of hypothesis settings for every test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# A test belongs to the tier of its folder unless it carries a tier mark of its own.
+TIER_OF_FOLDER = {
+    "tools": "t0",
+    "unit": "t1",
+    "property": "t1",
+    "conformance": "t1",
+    "replay": "t1",
+    "cuda": "t3",
+    "parity": "t3p",
+    "mutants": "t4",
+    "install": "t5",
+    "performance": "t6",
+}
+TIERS = frozenset(TIER_OF_FOLDER.values())
+
+# Examples are the same on every run, and a slow machine is no failure.
+settings.register_profile("mmaemu", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("mmaemu")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test with the tier of its folder."""
+    root = config.rootpath / "tests"
+    for item in items:
+        if any(mark.name in TIERS for mark in item.iter_markers()):
+            continue
+        folder = Path(item.path).relative_to(root).parts[0]
+        if folder not in TIER_OF_FOLDER:
+            raise pytest.UsageError(
+                f"tests/{folder} belongs to no tier; add it to TIER_OF_FOLDER in tests/conftest.py"
+            )
+        item.add_marker(TIER_OF_FOLDER[folder])
