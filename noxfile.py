@@ -65,7 +65,7 @@ def lint(session: nox.Session) -> None:
     session.run(str(SHARED), "-m", "ruff", "check", external=True)
     session.run(str(SHARED), "-m", "ruff", "format", "--check", external=True)
     session.run(str(SHARED), "-m", "mypy", external=True)
-    session.run(str(SHARED), "tools/check_layers.py", external=True)
+    session.run(str(SHARED.with_name("lint-imports")), external=True)
     session.run(str(SHARED), "tools/check_c_format.py", external=True)
     session.run(str(SHARED), "tools/check_repo.py", external=True)
     session.run(str(SHARED), "tools/check_data.py", external=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from findings import UnusableError
 
+from findings import UnusableError
 from mmaemu.recordings import Bits, CallRecord, GemmRecord, MmaRecord, Record
 
 # The profile of a platform whose rows name none: the folder names of the recorded tables.

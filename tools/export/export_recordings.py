@@ -21,13 +21,13 @@ from typing import Any, Final
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from check_data import npz_content_sha256
 from files import ROOT, sha256_of, to_json, write_bytes
 from findings import PASS, UnusableError, guarded
 
 sys.path.insert(0, str(ROOT))
-from truth import Unreadable, read_platform
-
 from mmaemu.recordings import Bits, CallRecord, GemmRecord, MmaRecord, Record, read_folder, storage
+from truth import Unreadable, read_platform
 
 # The real-model call that the package ships whole; the other calls of it stay in the tests.
 SHIPPED_CALL: Final = "evo2.evo2_1b_w2k/call00/"
@@ -35,6 +35,7 @@ SHIPPED_CALL: Final = "evo2.evo2_1b_w2k/call00/"
 SHIPPED_ROW_BYTES: Final[Mapping[type[Record], int]] = {MmaRecord: 13_000, GemmRecord: 8_000}
 
 # The facts of a platform that its rows do not repeat.
+ATTRIBUTION: Final = ("Xun Ding", "Arc Institute")
 PLATFORMS: Final[Mapping[str, Mapping[str, str]]] = {
     "rtx4060": {
         "gpu": "NVIDIA GeForce RTX 4060",
@@ -197,20 +198,15 @@ def export(platform: str, records: Sequence[Record]) -> dict[str, bytes]:
     provenance = {
         "schema": storage.SCHEMA,
         "platform": {"name": platform, **PLATFORMS[platform]},
+        "attribution": list(ATTRIBUTION),
         "rows": {"mma": len(mma), "gemm": len(gemm), "call": len(call)},
-        "arrays_content_sha256": content_sha256(contents["arrays.npz"]),
+        "arrays_content_sha256": npz_content_sha256(contents["arrays.npz"]),
         "exporter": "tools/export/export_recordings.py",
         "files": {
             name: {"sha256": sha256_of(data), "size": len(data)} for name, data in contents.items()
         },
     }
     return {**contents, storage.PROVENANCE: to_json(provenance).encode()}
-
-
-def content_sha256(npz: bytes) -> str:
-    """The sha256 over the uncompressed members of an npz file, in order."""
-    with zipfile.ZipFile(io.BytesIO(npz)) as archive:
-        return sha256_of(b"".join(archive.read(name) for name in archive.namelist()))
 
 
 def _row_bytes(record: Record) -> int:
