@@ -168,6 +168,12 @@ def path(name: str) -> Path | None:
     return None if value is None else Path(value).expanduser()
 
 
+def assigned() -> dict[str, str]:
+    """The variables that are set, by full name, in the order of the table."""
+    values = {each.variable: os.environ.get(each.variable, "").strip() for each in SETTINGS}
+    return {name: value for name, value in values.items() if value}
+
+
 def profile() -> str:
     """Name of the profile used where a call names none."""
     return text("PROFILE") or "hopper"
