@@ -1,1 +1,1 @@
-
+"""The arithmetic of one tensor-core instruction: models as data, the readable step, the chain."""

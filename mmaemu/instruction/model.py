@@ -57,6 +57,8 @@ class InstructionModel:
             one sum over the whole step.
         scale_format: format of the block scales, None = the model takes none.
         scale_block: consecutive k that share a scale; 0 = no scales.
+        accumulator_window: c counts as zero if its exponent lies further than this below the common
+            one; None = c always counts.
         overflow: what an int32 result does beyond its range.
         architectures: the architectures the row describes, for `model_for`.
         instruction: the instruction family, for `model_for`.
@@ -84,6 +86,7 @@ class InstructionModel:
     groups: tuple[tuple[int, ...], ...] = ()
     scale_format: str | None = None
     scale_block: int = 0
+    accumulator_window: int | None = None
     overflow: Overflow = "wrap"
     architectures: tuple[str, ...] = ()
     instruction: str = ""
@@ -148,6 +151,8 @@ def _check_integers(model: InstructionModel) -> None:
         _require_int(model, "min_exponent", -4096, 4096)
     if model.promotion_interval is not None:
         _require_int(model, "promotion_interval", 1, 1 << 31)
+    if model.accumulator_window is not None:
+        _require_int(model, "accumulator_window", 0, 4096)
 
 
 def _check_choices(model: InstructionModel) -> None:
@@ -206,10 +211,37 @@ def _check_groups(model: InstructionModel) -> None:
         raise ValueError(
             f"InstructionModel.groups must hold every residue 0..n-1 once, got {model.groups!r}"
         )
+    if len(set(map(len, model.groups))) > 1:
+        raise ValueError(f"InstructionModel.groups must be of equal size, got {model.groups!r}")
     if residues and model.dot_length % len(residues):
         raise ValueError(
             f"dot_length {model.dot_length} must be a multiple of the {len(residues)} residues "
             "in groups"
+        )
+
+
+def _check_kind(model: InstructionModel) -> None:
+    names = [fmt for pair in model.inputs for fmt in pair]
+    if (model.kind == "integer") != (model.output == "int32") or (model.output == "int32") != all(
+        name in INTEGER_FORMATS for name in names
+    ):
+        raise ValueError(
+            "kind 'integer', output 'int32' and integer inputs go together; got kind "
+            f"{model.kind!r}, output {model.output!r}, inputs {model.inputs!r}"
+        )
+    if model.kind != "fma" and "fp64" in (model.output, *names):
+        raise ValueError(f"fp64 goes with kind 'fma' only, got kind {model.kind!r}")
+    whole = all(
+        name in FORMATS and FORMATS[name].specials == "finite" and FORMATS[name].min_exponent >= 0
+        for name in names
+    )
+    if model.kind == "group sums" and not whole:
+        raise ValueError(f"kind 'group sums' takes e2m1 and e2m3 only, got inputs {model.inputs!r}")
+    if model.kind == "fma" and model.dot_length != 1:
+        raise ValueError(f"kind 'fma' takes dot_length 1, got {model.dot_length}")
+    if model.kind == "product tree" and model.dot_length & (model.dot_length - 1):
+        raise ValueError(
+            f"kind 'product tree' takes a power of two as dot_length, got {model.dot_length}"
         )
 
 
@@ -231,6 +263,7 @@ _CHECKS = (
     _check_choices,
     _check_result,
     _check_inputs,
+    _check_kind,
     _check_sum_fits,
     _check_groups,
     _check_scales,

@@ -19,6 +19,7 @@ from mmaemu.instruction.model import (
     Kind,
     Maturity,
     Output,
+    Overflow,
 )
 
 FASI = "Fasi, Higham, Mikaitis, Pranesh 2021, PeerJ CS 7:e330"
@@ -340,6 +341,10 @@ def _fma(name: str, fmt: Output, sources: tuple[str, ...], scope: str) -> Instru
     )
 
 
+_OVERFLOWS: tuple[tuple[str, Overflow], ...] = (
+    ("int8_wrap", "wrap"),
+    ("int8_satfinite", "clamp"),
+)
 _IEEE_AND_INTEGER = (
     _fma("fp64_fma", "fp64", (XIE,), "fp64 mma.sync of sm_80 and sm_90, c first, in k order"),
     *(
@@ -356,7 +361,7 @@ _IEEE_AND_INTEGER = (
             kind="integer",
             overflow=overflow,
         )
-        for name, overflow in (("int8_wrap", "wrap"), ("int8_satfinite", "clamp"))
+        for name, overflow in _OVERFLOWS
     ),
 )
 
@@ -396,6 +401,7 @@ _AMD = (
         fraction_bits=24,
         inputs=tuple((a, b) for a in _FNUZ for b in _FNUZ),
         groups=((0,), (1,)),
+        accumulator_window=25,
     ),
     _fma("cdna_fp32_fma", "fp32", (XIE,), "fp32 MFMA of CDNA1, 2 and 3"),
     _fma("cdna_fp64_fma", "fp64", (XIE,), "fp64 MFMA of CDNA2 and 3"),
