@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from packaging.version import InvalidVersion, Version
+
 from files import read_toml
 from findings import UnusableError
-from packaging.version import InvalidVersion, Version
 
 _VERSION_LINE: Final = re.compile(
     r"""^__version__ = (["'])(?P<version>[^"'\n]+)\1$""", re.MULTILINE
@@ -140,10 +141,10 @@ def replace_version(text: str, version: str) -> str:
     return _VERSION_LINE.sub(f'__version__ = "{version}"', text)
 
 
-def canonical_version(text: str) -> str | None:
-    """The normalised PEP 440 spelling of a version, or None where it is none."""
+def parse_version(text: str) -> Version | None:
+    """A version as PEP 440 understands it (a leading v included), or None where it is none."""
     try:
-        return str(Version(text))
+        return Version(text)
     except InvalidVersion:
         return None
 
