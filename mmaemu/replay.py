@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from mmaemu.formats import FORMATS
+from mmaemu.gemm.splitk import SplitK
+from mmaemu.instruction.models import get_preset
+from mmaemu.profiles.profile import get_profile
 from mmaemu.recordings import Bits, CallRecord, GemmRecord, MmaRecord, Record
 
 if TYPE_CHECKING:
@@ -71,6 +74,8 @@ def replay(record: Record, *, backend: str = "auto") -> Replay:
 
     Raises:
         NotReplayableError: the record describes something this module does not know.
+        KeyError: it names an unknown preset, profile or argument.
+        ValueError: it names an unknown split-K scheme.
     """
     call = _prepare(record, backend)
     recorded_error = None if isinstance(record, MmaRecord) else record.error
@@ -93,12 +98,15 @@ def replay(record: Record, *, backend: str = "auto") -> Replay:
 
 
 def _prepare(record: Record, backend: str) -> Callable[[], Bits]:
+    """Everything that may fail because the record is not understood, before the recorded call."""
     if isinstance(record, MmaRecord):
+        get_preset(record.preset, warn=False)
         return lambda: _chain(record)
+    get_profile(record.profile)
     if isinstance(record, CallRecord):
         return _spelled_call(record, backend)
     if record.op == "accumulate":
-        return lambda: _accumulate(record, backend)
+        return _accumulate(record, backend)
     if record.op == "scaled_mm":
         return _scaled_mm(record, backend)
     raise NotReplayableError(f"{record.id}: unknown op {record.op!r}")
@@ -164,10 +172,6 @@ def _scalar(bits: int) -> torch.Tensor:
     return _tensor(np.array(bits, dtype=np.uint32), torch.float32)
 
 
-def _split(split: tuple[int, str]) -> int | tuple[int, str]:
-    return 1 if split[0] == 1 else split
-
-
 # Instruction chains
 
 
@@ -205,27 +209,33 @@ def _values(format_name: str, codes: Bits) -> torch.Tensor:
 # GEMMs
 
 
-def _accumulate(record: GemmRecord, backend: str) -> Bits:
+def _accumulate(record: GemmRecord, backend: str) -> Callable[[], Bits]:
     import mmaemu
 
     a, b = _gemm_operands(record)
-    accumulator = mmaemu.accumulate(
-        a,
-        b,
-        use_fast_accum=record.use_fast_accum,
-        profile=record.profile,
-        splitk=_split(record.split),
-        backend=backend,
-        out_dtype_for_split=_dtype(record.out_dtype),
-    )
-    result = mmaemu.model.epilogue.apply(
-        accumulator,
-        _scalar(record.scale_a_bits),
-        _scalar(record.scale_b_bits),
-        out_dtype=_dtype(record.out_dtype),
-        scale_result=_scale_result(record),
-    )
-    return _select(record, _bits_of(result))
+    out_dtype = _dtype(record.out_dtype)
+    splitk = SplitK(*record.split)
+
+    def run() -> Bits:
+        accumulator = mmaemu.accumulate(
+            a,
+            b,
+            use_fast_accum=record.use_fast_accum,
+            profile=record.profile,
+            splitk=splitk,
+            backend=backend,
+            out_dtype_for_split=out_dtype,
+        )
+        result = mmaemu.model.epilogue.apply(
+            accumulator,
+            _scalar(record.scale_a_bits),
+            _scalar(record.scale_b_bits),
+            out_dtype=out_dtype,
+            scale_result=_scale_result(record),
+        )
+        return _select(record, _bits_of(result))
+
+    return run
 
 
 def _select(record: GemmRecord, out: Bits) -> Bits:
@@ -255,7 +265,7 @@ def _scaled_mm(record: GemmRecord, backend: str) -> Callable[[], Bits]:
         scale_a, scale_b = _scalar(record.scale_a_bits), _scalar(record.scale_b_bits)
     tensors = {"input": a, "mat2": b.t(), "scale_a": scale_a, "scale_b": scale_b}
     _require_grad(tensors, record.call.get("requires_grad") or ())
-    keywords: dict[str, Any] = {"profile": record.profile, "splitk": _split(record.split)}
+    keywords: dict[str, Any] = {"profile": record.profile, "splitk": SplitK(*record.split)}
     keywords["backend"] = backend
     if record.scale_result_bits is not None:
         keywords["scale_result"] = _scale_result(record)
@@ -316,7 +326,7 @@ def _spelled_call(record: CallRecord, backend: str) -> Callable[[], Bits]:
     positional: list[Any] = list(tensors.values())
     keywords: dict[str, Any] = {
         "profile": record.profile,
-        "splitk": _split(record.split),
+        "splitk": SplitK(*record.split),
         "backend": backend,
         "use_fast_accum": record.use_fast_accum,
         "scale_result": None if call["scale_result"] is None else _scale(call["scale_result"]),

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from findings import UnusableError
+from mmaemu.formats import FORMATS
+from mmaemu.instruction.models import model_for
 from mmaemu.recordings import Bits, CallRecord, GemmRecord, MmaRecord, Record
 
 # The profile of a platform whose rows name none: the folder names of the recorded tables.
@@ -66,7 +69,7 @@ class _NotUnderstoodError(Exception):
 
 
 def platform_folders(truth: Path) -> list[Path]:
-    """The folders below `truth` that hold rows of a platform, by name.
+    """The folders below `truth` that hold rows of a platform or toolbox sets, by name.
 
     Raises:
         UnusableError: `truth` is no folder.
@@ -76,15 +79,18 @@ def platform_folders(truth: Path) -> list[Path]:
             f"{truth} is no folder; set MMAEMU_TRUTH_DIR to a folder of recordings or pass one"
         )
     folders = sorted(path for path in truth.iterdir() if path.is_dir())
-    return [path for path in folders if any((path / f"{kind}.jsonl").exists() for kind in _KNOWN)]
+    names = [f"{kind}.jsonl" for kind in _KNOWN] + ["sets.json"]
+    return [path for path in folders if any((path / name).exists() for name in names)]
 
 
 def read_platform(folder: Path) -> Platform:
     """Read one platform's folder; files that do not exist count as empty.
 
     Raises:
-        UnusableError: a line of a file is no JSON object.
+        UnusableError: a file cannot be read.
     """
+    if (folder / "sets.json").exists():
+        return read_toolbox(folder)
     npz = folder / "arrays.npz"
     arrays: Mapping[str, Bits] = {}
     if npz.exists():
@@ -97,6 +103,58 @@ def read_platform(folder: Path) -> Platform:
             ignored.update(f"{kind}.{name}" for name in row.keys() - known)
             rows.append(_read_row(kind, row, arrays, folder.name))
     return Platform(folder.name, tuple(rows), dict(sorted(ignored.items())))
+
+
+def read_toolbox(folder: Path) -> Platform:
+    """Read validation vectors of the MATLAB Tensor Core toolbox.
+
+    Every set of sets.json becomes one instruction-chain record; its preset is the instruction
+    model of the GPU, formats and instruction that the set names.
+
+    Raises:
+        UnusableError: sets.json or arrays.npz cannot be read.
+    """
+    try:
+        sets = json.loads((folder / "sets.json").read_text(encoding="utf-8"))
+        with np.load(folder / "arrays.npz", allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except (OSError, ValueError) as error:
+        raise UnusableError(f"{folder}: {error}; restore sets.json and arrays.npz") from error
+    rows: list[Record | Unreadable] = []
+    for entry in sets:
+        label = "{gpu}/{instruction}/{fmt}-{out}-k{K}".format_map(entry)
+        try:
+            rows.append(_toolbox_set(label, entry, arrays))
+        except (KeyError, TypeError, ValueError, _NotUnderstoodError) as error:
+            rows.append(Unreadable("toolbox", label, label, f"{type(error).__name__}: {error}"))
+    return Platform(folder.name, tuple(rows), {})
+
+
+def _toolbox_set(label: str, entry: Mapping[str, Any], arrays: Mapping[str, Bits]) -> MmaRecord:
+    names, fmt = entry["arrays"], entry["fmt"]
+    model = model_for(gpu=entry["gpu"], fmt=fmt, out=entry["out"], instruction=entry["instruction"])
+    values = {name: _fp32_values(arrays[names[name]]) for name in "abcd"}
+    # The low bits of a tf32 register are data that the hardware ignores, so they are kept.
+    a, b = (
+        arrays[names[name]] if fmt == "tf32" else _exact_codes(fmt, values[name]) for name in "ab"
+    )
+    # The accumulator of a half-precision output is rounded on the way in; the result is exact.
+    c = FORMATS[entry["out"]].encode(values["c"])
+    d = _exact_codes(entry["out"], values["d"])
+    return MmaRecord(label, label, "toolbox", model.name, "vector", fmt, fmt, a, b, c, d)
+
+
+def _fp32_values(bits: Bits) -> NDArray[np.float64]:
+    if bits.dtype.itemsize != np.dtype(np.float32).itemsize:
+        raise _NotUnderstoodError(f"expected fp32 bits, got {bits.dtype}")
+    return bits.view(np.float32).astype(np.float64)
+
+
+def _exact_codes(fmt: str, values: NDArray[np.float64]) -> Bits:
+    codes: Bits = FORMATS[fmt].encode(values)
+    if not np.array_equal(FORMATS[fmt].decode(codes), values):
+        raise _NotUnderstoodError(f"a value is none of the format {fmt}")
+    return codes
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
