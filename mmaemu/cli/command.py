@@ -68,6 +68,12 @@ class Argument:
     help: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def meaning(self) -> str:
+        """The help with the default, if there is one."""
+        default = self.settings.get("default")
+        return self.help if default is None else f"{self.help} Default: {default}."
+
 
 @dataclass(frozen=True)
 class Example:

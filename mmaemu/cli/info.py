@@ -133,15 +133,7 @@ def _sections(report: InfoReport) -> tuple[tuple[str, str], ...]:
     return (
         ("Installed", output.fields(installed)),
         ("Settings", _fields(sorted(report.settings.items()))),
-        (
-            "Profiles (yes: this machine is the profile's own platform)",
-            _fields(
-                [
-                    (each.name, "yes" if each.matches else f"no: {each.reason}")
-                    for each in report.profiles
-                ]
-            ),
-        ),
+        ("Profiles", _fields(_profile_lines(report.profiles))),
         (
             "Instruction models by maturity",
             _fields([(maturity, ", ".join(names)) for maturity, names in maturities.items()]),
@@ -169,6 +161,18 @@ def _sections(report: InfoReport) -> tuple[tuple[str, str], ...]:
         ),
         ("Problems", "\n".join(f"  {problem}" for problem in report.problems)),
     )
+
+
+def _profile_lines(profiles: list[ProfileMatch]) -> list[tuple[str, str]]:
+    """One line per reason, since most profiles fail to match for the same one."""
+    own = ", ".join(each.name for each in profiles if each.matches)
+    lines = [("matched here", own or "none; their results are emulated, with the same bits")]
+    reasons: dict[str, list[str]] = {}
+    for each in profiles:
+        if not each.matches:
+            reasons.setdefault(each.reason, []).append(each.name)
+    lines += [("not matched", f"{', '.join(names)} ({why})") for why, names in reasons.items()]
+    return lines if profiles else []
 
 
 def _fields(pairs: list[tuple[str, str]]) -> str:

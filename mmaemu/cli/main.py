@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,6 +15,7 @@ from mmaemu.cli.command import Argument, Command, Exit, NotAvailableError, Repor
 from mmaemu.errors import MmaemuError
 
 PROGRAM: Final = "mmaemu"
+HELP_WIDTH: Final = 79
 SUMMARY: Final = "Bit-exact emulation of FP8 tensor-core GEMMs."
 EXIT_CODES: Final = (
     "Exit codes: 0 done, 1 a check failed or the call would raise, 2 usage error, "
@@ -51,13 +53,13 @@ def build_parser() -> argparse.ArgumentParser:
         subparser = subparsers.add_parser(
             command.name,
             help=command.summary,
-            description=command.description,
+            description=textwrap.fill(command.description, HELP_WIDTH),
             epilog=_examples(command),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         for argument in (*command.arguments, JSON):
-            subparser.add_argument(*argument.names, help=argument.help, **argument.settings)
+            subparser.add_argument(*argument.names, help=argument.meaning, **argument.settings)
         subparser.set_defaults(collect=command.collect)
     return parser
 
