@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from mmaemu.recordings import Bits, CallRecord, GemmRecord, MmaRecord, Record
 
 if TYPE_CHECKING:
     import torch
+
+    from mmaemu.gemm.splitk import Scheme
 
 # Bytes with which padding and `out=` buffers are filled: FP8 NaN, so that a stray read shows.
 FILL: Final = 0x7F
@@ -172,6 +174,11 @@ def _scalar(bits: int) -> torch.Tensor:
     return _tensor(np.array(bits, dtype=np.uint32), torch.float32)
 
 
+def _split(split: tuple[int, str]) -> SplitK:
+    count, scheme = split
+    return SplitK(count, cast("Scheme", scheme))  # SplitK checks the name.
+
+
 # Instruction chains
 
 
@@ -214,7 +221,7 @@ def _accumulate(record: GemmRecord, backend: str) -> Callable[[], Bits]:
 
     a, b = _gemm_operands(record)
     out_dtype = _dtype(record.out_dtype)
-    splitk = SplitK(*record.split)
+    splitk = _split(record.split)
 
     def run() -> Bits:
         accumulator = mmaemu.accumulate(
@@ -265,7 +272,7 @@ def _scaled_mm(record: GemmRecord, backend: str) -> Callable[[], Bits]:
         scale_a, scale_b = _scalar(record.scale_a_bits), _scalar(record.scale_b_bits)
     tensors = {"input": a, "mat2": b.t(), "scale_a": scale_a, "scale_b": scale_b}
     _require_grad(tensors, record.call.get("requires_grad") or ())
-    keywords: dict[str, Any] = {"profile": record.profile, "splitk": SplitK(*record.split)}
+    keywords: dict[str, Any] = {"profile": record.profile, "splitk": _split(record.split)}
     keywords["backend"] = backend
     if record.scale_result_bits is not None:
         keywords["scale_result"] = _scale_result(record)
@@ -326,7 +333,7 @@ def _spelled_call(record: CallRecord, backend: str) -> Callable[[], Bits]:
     positional: list[Any] = list(tensors.values())
     keywords: dict[str, Any] = {
         "profile": record.profile,
-        "splitk": SplitK(*record.split),
+        "splitk": _split(record.split),
         "backend": backend,
         "use_fast_accum": record.use_fast_accum,
         "scale_result": None if call["scale_result"] is None else _scale(call["scale_result"]),

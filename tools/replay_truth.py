@@ -264,7 +264,8 @@ COLUMNS: Final = ("platform", "kind", "recording", "rows", "not_run", "values", 
 def table(report: Mapping[str, Any]) -> list[list[str]]:
     """The per-recording table, header first, total last."""
     rows = [
-        [*(str(entry[name]) for name in COLUMNS), _status(entry)] for entry in report["recordings"]
+        [*(str(entry[name]) for name in COLUMNS), Tally(**entry).status]
+        for entry in report["recordings"]
     ]
     totals = report["totals"]
     total = ["all", "", "", *(f"{totals[name]}" for name in COLUMNS[3:]), ""]

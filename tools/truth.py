@@ -11,15 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from findings import UnusableError
 from mmaemu.formats import FORMATS
 from mmaemu.instruction.models import model_for
 from mmaemu.recordings import Bits, CallRecord, GemmRecord, MmaRecord, Record
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # The profile of a platform whose rows name none: the folder names of the recorded tables.
 PROFILES: Final = {"rtx4060": "ada", "h100pcie": "hopper"}
