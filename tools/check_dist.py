@@ -43,7 +43,7 @@ from archives import (
 )
 from files import ROOT, sha256_of
 from findings import Outcome, Rule, SkipRule, UnusableError, apply_rules, run
-from project import load_project, parse_version, tag_of, version_in
+from project import REFERENCE, load_project, pairing_of, parse_version, tag_of, version_in
 
 Problems = Iterator[tuple[str, str]]
 # The text of the Apache License 2.0 as published: a licence is quoted verbatim or not at all.
@@ -63,7 +63,6 @@ EXECUTABLE_MODE: Final = 0o755
 MIB: Final = 1 << 20
 DEFAULT_LIMIT_MB: Final = 100
 PAIRING_FILE: Final = "_reference.json"
-REFERENCE: Final = "reference.version"
 PAIRING_KEYS: Final = ("torch", "cublaslt", "compiler")
 
 
@@ -438,12 +437,6 @@ def _size(artefact: Artefact) -> Problems:
             f"{artefact.size} bytes, the package index takes {limit} ({limit / MIB:g} MiB); "
             "ask for a higher limit and record it in PYPI_FILE_LIMIT_MB",
         )
-
-
-def pairing_of(text: str) -> dict[str, str]:
-    """The `name value` lines of reference.version."""
-    rows = [line.split() for line in text.splitlines() if line.strip() and line[0] != "#"]
-    return {row[0]: row[1] for row in rows if len(row) > 1}
 
 
 def _pairing(artefact: Artefact) -> Problems:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ _VERSION_LINE: Final = re.compile(
     r"""^__version__ = (["'])(?P<version>[^"'\n]+)\1$""", re.MULTILINE
 )
 TARGETS: Final = ("staging", "ci", "public")
+REFERENCE: Final = "reference.version"
+FRAGMENTS: Final = "changelog.d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +169,31 @@ def changelog_section(changelog: str, version: str) -> tuple[str, str] | None:
     rest = changelog[start.end() :]
     following = re.search(r"^## ", rest, re.MULTILINE)
     return start[1], rest[: following.start()] if following else rest
+
+
+def is_fragment(path: Path) -> bool:
+    """Whether a file below the fragments folder is a changelog fragment."""
+    return path.suffix == ".md" and path.name != "README.md"
+
+
+def fragments(root: Path) -> tuple[Path, ...]:
+    """The changelog fragments of a tree, sorted."""
+    return tuple(path for path in sorted((root / FRAGMENTS).glob("*")) if is_fragment(path))
+
+
+def pairing_of(text: str) -> dict[str, str]:
+    """The `name value` lines of reference.version."""
+    rows = [line.split() for line in text.splitlines() if line.strip() and line[0] != "#"]
+    return {row[0]: row[1] for row in rows if len(row) > 1}
+
+
+def tier_and_reason(text: str) -> tuple[str, str]:
+    """Parse TIER=REASON.
+
+    Raises:
+        argparse.ArgumentTypeError: no reason given.
+    """
+    tier, _, reason = text.partition("=")
+    if not tier or not reason.strip():
+        raise argparse.ArgumentTypeError(f"expected TIER=REASON, got {text!r}")
+    return tier, reason.strip()

@@ -23,12 +23,15 @@ from files import ROOT
 from findings import Outcome, Rule, SkipRule, UnusableError, apply_rules, guarded
 from git_commands import Commit, Git, GitError, command_line, parse_object
 from project import (
+    FRAGMENTS,
     TARGETS,
     Project,
     Release,
     changelog_section,
+    is_fragment,
     load_project,
     tag_of,
+    tier_and_reason,
     version_in,
 )
 
@@ -511,12 +514,8 @@ def _effective_url(git: Git, url: str) -> str:
 
 
 def _fragments(git: Git, commit: str) -> tuple[str, ...]:
-    names = git.names("ls-tree", "-z", "-r", "--name-only", commit, "changelog.d/")
-    return tuple(name for name in names if name.endswith(".md") and not _is_readme(name))
-
-
-def _is_readme(name: str) -> bool:
-    return Path(name).name == "README.md"
+    names = git.names("ls-tree", "-z", "-r", "--name-only", commit, f"{FRAGMENTS}/")
+    return tuple(name for name in names if is_fragment(Path(name)))
 
 
 # --- plan and output -----------------------------------------------------------------------------
@@ -656,18 +655,6 @@ def _action(arguments: argparse.Namespace) -> int:
         oid = create(Git(facts.project.root), facts)
     print("\n".join(script(facts, oid, hosting) + checklist(facts.project.root)))
     return hosting.exit_code if hosting else outcome.exit_code
-
-
-def tier_and_reason(text: str) -> tuple[str, str]:
-    """Parse TIER=REASON.
-
-    Raises:
-        argparse.ArgumentTypeError: no reason given.
-    """
-    tier, _, reason = text.partition("=")
-    if not tier or not reason.strip():
-        raise argparse.ArgumentTypeError(f"expected TIER=REASON, got {text!r}")
-    return tier, reason.strip()
 
 
 def main(argv: list[str] | None = None) -> int:
