@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from mmaemu.formats import FORMATS
@@ -41,7 +42,7 @@ STEPS: dict[Kind, Step] = {
 """The algorithm of every kind of model."""
 
 
-_DTYPES = {
+OUTPUT_DTYPES = {
     "fp16": torch.float16,
     "fp32": torch.float32,
     "fp64": torch.float64,
@@ -92,7 +93,7 @@ def chain(
         _parts(b, model.operand_format or formats[1], length),
         _scales(scale_a, scale_b, model, length),
     )
-    shape = torch.broadcast_tensors(a[..., :0], b[..., :0])[0].shape[:-1]
+    shape = torch.Size(np.broadcast_shapes(a.shape[:-1], b.shape[:-1]))
     codes = _start(c, model, shape, a.device)
     advance = STEPS[model.kind]
     for start in range(0, length, model.dot_length):
@@ -108,10 +109,10 @@ def _start(
     """Return the codes of c, NaN made canonical."""
     if c is None:
         return torch.zeros(shape, dtype=torch.int64, device=device)
-    if c.dtype != _DTYPES[model.output] or c.shape != shape:
+    if c.dtype != OUTPUT_DTYPES[model.output] or c.shape != shape:
         raise ValueError(
-            f"model {model.name!r} takes c as {_DTYPES[model.output]} of shape {tuple(shape)}, "
-            f"got {c.dtype} of shape {tuple(c.shape)}"
+            f"model {model.name!r} takes c as {OUTPUT_DTYPES[model.output]} of shape "
+            f"{tuple(shape)}, got {c.dtype} of shape {tuple(c.shape)}"
         )
     if model.output == "int32":
         return c.to(torch.int64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from mmaemu.formats import FORMATS, FloatFormat
@@ -185,6 +186,49 @@ def round_to_code(
     )
     code = code.clamp(max=infinity(fmt)).masked_fill(magnitude == 0, 0)
     return torch.where(significand < 0, code | sign_bit(fmt), code)
+
+
+def convert(codes: torch.Tensor, source: FloatFormat, target: FloatFormat) -> torch.Tensor:
+    """Convert codes to another format as IEEE 754 does. Rounded once, nearest even.
+
+    Args:
+        codes: int64 codes of `source`, any shape.
+        source: fp16, fp32 or fp64.
+        target: fp16 or fp32.
+
+    Returns:
+        int64 codes of `target`; a zero keeps its sign, a NaN is the canonical one.
+    """
+    parts = split(codes, source)
+    unit = parts.exponent - parts.fraction_bits
+    result = round_to_code(
+        parts.significand, unit, target, target.fraction_bits, "nearest even"
+    ).masked_fill(parts.zero & parts.negative, sign_bit(target))
+    return with_specials(result, (parts.unsqueeze(),), target)
+
+
+def is_value_of(codes: torch.Tensor, fmt: FloatFormat) -> torch.Tensor:
+    """Say which float64 numbers are values of a format. A zero may have either sign.
+
+    Args:
+        codes: int64 codes of float64 numbers, any shape.
+        fmt: the format.
+
+    Returns:
+        bool of the same shape. Inf and NaN count where the format has them.
+    """
+    parts = split(codes, FP64)
+    exponent = parts.exponent.clamp(min=fmt.min_exponent)
+    drop = exponent - parts.exponent + (FP64.fraction_bits - fmt.fraction_bits)
+    on_grid = shift(shift(parts.significand, -drop), drop) == parts.significand
+    largest = int(np.float64(fmt.max_finite).view(np.int64))
+    finite = on_grid & ((codes & ~sign_bit(FP64)) <= largest)
+    if not fmt.signed:
+        finite = finite & ~(parts.negative & ~parts.zero)
+    if fmt.specials == "exponent":
+        finite = finite & ~parts.zero
+    good = torch.where(parts.infinite, fmt.infinity is not None, finite)
+    return torch.where(parts.nan, fmt.canonical_nan is not None, good)
 
 
 def sign_bit(fmt: FloatFormat) -> int:
