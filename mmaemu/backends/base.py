@@ -24,7 +24,7 @@ class BackendStatus:
         validated_here: whether it needs no gate here: proved on this kind of device.
         gates: names of the checks that must pass on this device before it is chosen.
         reason: one sentence: what it is, or why it is not available.
-        failed: not available because something went wrong, rather than by design; "auto" warns then.
+        failed: not available because something went wrong, not by design; "auto" warns then.
     """
 
     name: str

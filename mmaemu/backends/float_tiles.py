@@ -12,7 +12,7 @@ range. The matrix product may round any way: its exponent stays right.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -292,7 +292,7 @@ def add_nearest(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return total
 
 
-@lru_cache(maxsize=None)
+@cache
 def _exponents(fmt: str, operand_format: str | None) -> NDArray[np.int64]:
     """Return the exponent of every finite non-zero code, subnormals at the format's minimum.
 
@@ -301,19 +301,20 @@ def _exponents(fmt: str, operand_format: str | None) -> NDArray[np.int64]:
         operand_format: format that the operands are converted to first; None = `fmt`.
     """
     values = finite_values(fmt)
-    _, exponent = np.frexp(values[values != 0])
+    _, above = np.frexp(values[values != 0])
     lowest = FORMATS[operand_format or fmt].min_exponent
-    return np.maximum(exponent.astype(np.int64) - 1, lowest)
+    exponents: NDArray[np.int64] = np.maximum(above.astype(np.int64) - 1, lowest)
+    return exponents
 
 
-@lru_cache(maxsize=None)
+@cache
 def finite_values(fmt: str) -> NDArray[np.float64]:
     """Return the value of every code, float64 [256]; a non-finite code counts as zero."""
     values = FORMATS[fmt].decode(np.arange(256, dtype=np.uint8))
     return np.where(np.isfinite(values), values, 0.0)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _tables(
     method: Method, device: torch.device
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:

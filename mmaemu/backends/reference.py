@@ -61,7 +61,9 @@ class ReadableTile:
         c = torch.zeros((part.M, part.N), dtype=torch.float32, device=part.device)
         for ranges in run.panels(panel_depth(part)):
             a, b = (
-                table[torch.cat([codes[:, start:stop] for start, stop in ranges], 1).to(torch.int64)]
+                table[
+                    torch.cat([codes[:, start:stop] for start, stop in ranges], 1).to(torch.int64)
+                ]
                 for table, codes in zip(self._tables, (part.a, part.b), strict=True)
             )
             formats = (part.format_a, part.format_b)
@@ -104,6 +106,11 @@ class ReferenceBackend:
         accumulate(request, out)
 
 
+def backends() -> tuple[ReferenceBackend]:
+    """The backends of this family, for the registry."""
+    return (ReferenceBackend(),)
+
+
 def accumulate(request: AccumulateRequest, out: torch.Tensor, *, readable: bool = False) -> None:
     """Write the fp32 accumulators of a request, tile by tile.
 
@@ -123,7 +130,9 @@ def accumulate(request: AccumulateRequest, out: torch.Tensor, *, readable: bool 
         for left in range(0, request.N, columns):
             a, b = request.a[top : top + rows], request.b[left : left + columns]
             part = replace(request, a=a, b=b)
-            total = _add_slices(ReadableTile(part) if method is None else FloatTile(part, method), part)
+            total = _add_slices(
+                ReadableTile(part) if method is None else FloatTile(part, method), part
+            )
             # A GEMM's sum starts from +0 and adds to nearest, so no result is -0 (N5).
             total.masked_fill_(total == 0, 0.0)
             out[top : top + rows, left : left + columns].copy_(total)

@@ -8,7 +8,7 @@ matters: no rounding changes that.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,6 +18,8 @@ from mmaemu.formats import FORMATS, INFINITE, ZERO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from mmaemu.gemm.request import AccumulateRequest
 
@@ -117,7 +119,7 @@ def _overwrite_infinite(
         near: codes and format of the operand with the flagged lines.
         far: codes and format of the other operand.
     """
-    for some in flagged.nonzero().squeeze(1).split(_LINES):
+    for some in torch.split(flagged.nonzero().squeeze(1), _LINES):
         codes = near[0].index_select(0, some)
         for columns in _pieces(far[0].shape[0], _LINES):
             values = _ieee_values((codes, near[1]), (far[0][columns], far[1]))
@@ -169,8 +171,8 @@ def _indicators(codes: torch.Tensor, fmt: str, part: slice) -> torch.Tensor:
     return table.index_select(1, index).view(6, *picked.shape)
 
 
-@lru_cache(maxsize=None)
-def _indicator_table(fmt: str) -> np.ndarray:
+@cache
+def _indicator_table(fmt: str) -> NDArray[np.float32]:
     """Return fp32 [6, 256]: for every code 1 where it is of the kind."""
     codes = np.arange(256, dtype=np.uint8)
     classes = FORMATS[fmt].classify(codes)

@@ -43,7 +43,7 @@ PARTITIONS: dict[str, Partition] = {
 
 @dataclass(frozen=True, slots=True)
 class TileRun:
-    """The tiles first, first + step, ... (`count` of them) of a K that is cut into `width`-wide tiles.
+    """The `count` tiles first, first + step, ... of a K that is cut into tiles of `width`.
 
     Attributes:
         K: length of the dot products; the last tile of K may be shorter than `width`.
@@ -77,7 +77,7 @@ class TileRun:
             yield tile * self.width, min((tile + 1) * self.width, self.K)
 
     def panels(self, size: int) -> Iterator[list[tuple[int, int]]]:
-        """The run in pieces of `size` elements of K (the last may be shorter), each a list of ranges.
+        """The run in pieces of `size` elements of K (the last may have fewer), as lists of ranges.
 
         Args:
             size: number of elements in a piece, at least 1.
@@ -88,11 +88,12 @@ class TileRun:
         piece: list[tuple[int, int]] = []
         room = size
         for start, stop in self.ranges():
-            while start < stop:
-                end = min(stop, start + room)
-                piece.append((start, end))
-                room -= end - start
-                start = end
+            done = start
+            while done < stop:
+                end = min(stop, done + room)
+                piece.append((done, end))
+                room -= end - done
+                done = end
                 if not room:
                     yield piece
                     piece, room = [], size
@@ -153,8 +154,9 @@ class GemmPlan:
         check_size("promotion", self.promotion, least=1)
         if self.promotion % self.tile_width:
             raise ValueError(
-                f"slow accumulation with split-K scheme {self.split.scheme!r} restarts chains after "
-                f"whole tiles of {self.tile_width}; got a promotion interval of {self.promotion}"
+                f"slow accumulation with split-K scheme {self.split.scheme!r} restarts chains "
+                f"after whole tiles of {self.tile_width}; got a promotion interval of "
+                f"{self.promotion}"
             )
 
     @property

@@ -17,7 +17,7 @@ def check_size(name: str, value: object, *, least: int = 0) -> int:
         The same int.
 
     Raises:
-        TypeError: value is no int; a bool, a float with an integer value or a tensor counts as none.
+        TypeError: value is no int; a bool, a whole float or a tensor counts as none.
         ValueError: value is below `least`.
     """
     if type(value) is not int:

@@ -33,17 +33,17 @@ class AccumulateRequest:
     plan: GemmPlan
 
     @property
-    def M(self) -> int:
+    def M(self) -> int:  # noqa: N802 - the name of the size
         """Rows of the output."""
         return self.a.shape[0]
 
     @property
-    def N(self) -> int:
+    def N(self) -> int:  # noqa: N802 - the name of the size
         """Columns of the output."""
         return self.b.shape[0]
 
     @property
-    def K(self) -> int:
+    def K(self) -> int:  # noqa: N802 - the name of the size
         """Length of the dot products."""
         return self.a.shape[1]
 

@@ -34,7 +34,9 @@ class SplitK:
         if self.S < 1:
             raise ValueError(f"SplitK.S must be at least 1, got {self.S}")
         if self.scheme not in SCHEMES:
-            raise ValueError(f"SplitK.scheme must be one of {', '.join(SCHEMES)}; got {self.scheme!r}")
+            raise ValueError(
+                f"SplitK.scheme must be one of {', '.join(SCHEMES)}; got {self.scheme!r}"
+            )
         if (self.S == 1) != (self.scheme == "none"):
             raise ValueError(
                 f"S = 1 goes with scheme 'none' and S > 1 with a reduction scheme; "
