@@ -145,8 +145,8 @@ def _operand(
     taken = sorted({pair[name == "b"] for pair in model.inputs})
     if told not in taken:
         raise TypeError(
-            f"{name}: preset {model.name!r} takes {', '.join(taken)} (or float64 values with fmt=), "
-            f"got a tensor of {operand.dtype}"
+            f"{name}: preset {model.name!r} takes {', '.join(taken)} (or float64 values with "
+            f"fmt=), got a tensor of {operand.dtype}"
         )
     if fmt not in {None, told}:
         raise ValueError(f"{name} has dtype {operand.dtype}, which is {told}, but fmt says {fmt!r}")

@@ -248,7 +248,7 @@ def step_product_tree(step: Operands, c: torch.Tensor, model: InstructionModel) 
     codes = _flushed(with_specials(codes, (products.unsqueeze(),), fmt), fmt)
     while codes.shape[-1] > 1:
         codes = _flushed(add_nearest(codes[..., 0::2], codes[..., 1::2], fmt), fmt)
-    start = c.masked_fill(split(c, fmt).significand.abs() < 1 << fmt.fraction_bits, 0)
+    start = c.masked_fill(c & infinity(fmt) == 0, 0)
     return _flushed(add_nearest(start, codes.squeeze(-1), fmt), fmt)
 
 

@@ -445,7 +445,7 @@ def get_preset(name: str | InstructionModel, *, warn: bool = True) -> Instructio
     """Return an instruction model.
 
     Args:
-        name: a name, an alias, or an InstructionModel, which is returned as it is.
+        name: a name, an alias, or an InstructionModel, which is returned as it is, silently.
         warn: False suppresses the warnings below.
 
     Returns:
@@ -460,12 +460,11 @@ def get_preset(name: str | InstructionModel, *, warn: bool = True) -> Instructio
         KeyError: no such model, or a refused name; the message says why.
     """
     if isinstance(name, InstructionModel):
-        model = name
-    else:
-        model = _named(name)
-        if warn and name in WARNING_ALIASES:
-            message = f"preset {name!r}: {WARNING_ALIASES[name]}"
-            warnings.warn(message, ExperimentalPresetWarning, stacklevel=2)
+        return name
+    model = _named(name)
+    if warn and name in WARNING_ALIASES:
+        message = f"preset {name!r}: {WARNING_ALIASES[name]}"
+        warnings.warn(message, ExperimentalPresetWarning, stacklevel=2)
     if warn and model.maturity == "model only" and model.name not in _warned:
         _warned.add(model.name)
         warnings.warn(
