@@ -24,9 +24,9 @@ from mmaemu.gemm import execute
 from mmaemu.gemm.plan import GemmPlan
 from mmaemu.gemm.request import AccumulateRequest
 from mmaemu.gemm.splitk import UNSPLIT, SplitK
+from mmaemu.instruction.chain import chain
 from mmaemu.instruction.model import InstructionModel
 from mmaemu.instruction.models import get_preset
-from mmaemu.model import dot
 from mmaemu.recordings import GemmRecord, MmaRecord, Record, load
 from mmaemu.replay import replay
 from mmaemu.testing import bits, operands
@@ -299,10 +299,8 @@ def _values(codes: Codes, fmt: str) -> torch.Tensor:
 
 def _chain(a: Codes, b: Codes, formats: tuple[str, str], model: InstructionModel) -> NDArray[Any]:
     """Results fp32 [M, N] of one chain from +0 for each pair of rows of a [M, K] and b [N, K]."""
-    shape = (a.shape[0], b.shape[0], a.shape[1])
-    left = _values(a, formats[0])[:, None, :].expand(shape)
-    right = _values(b, formats[1])[None, :, :].expand(shape)
-    return dot(left, right, preset=model, fmt=formats).numpy()
+    left, right = _values(a, formats[0])[:, None, :], _values(b, formats[1])[None, :, :]
+    return chain(left, right, None, model, formats=formats).numpy()
 
 
 def readable(
@@ -388,7 +386,7 @@ def _step_vectors(_: _Subject, tally: _Tally) -> None:
             c = torch.from_numpy(encoded.view(np.float32))[0]
             if model.output == "fp16":
                 c = c.to(torch.float16)
-            actual = bits(dot(a, b, c, preset=model, fmt=fmt)).item()
+            actual = bits(chain(a, b, c, model, formats=(fmt, fmt))).item()
             output = FORMATS[model.output]
             expected = int(output.encode(np.array([vector.expected]))[0])
             differs = int(actual) % (1 << output.bits) != expected
@@ -433,23 +431,32 @@ def _gemm_vectors(subject: _Subject, tally: _Tally) -> None:
         tally.add(actual.size, _differing(actual, expected), where)
 
 
-def _family(subject: _Subject, tally: _Tally, name: str) -> None:
-    M, N, K = FAMILY_SIZE
-    for formats, preset in product(FORMAT_PAIRS, PLATFORM_SPLITS):
-        codes = operands.operands(name, M, N, K, formats=formats)
-        model = get_preset(preset, warn=False)
-        for split, promotion in product(
-            (UNSPLIT, *PLATFORM_SPLITS[preset]), (None, model.promotion_interval)
-        ):
-            plan = GemmPlan(K, split, promotion)
-            try:
-                actual = _run(subject, codes, formats, model, plan)
-            except BackendUnavailableError as error:
-                tally.refuse(str(error))
-                continue
-            expected = readable(*codes, formats, model, plan)
-            where = f"{preset} {formats} {split} promotion={promotion}"
-            tally.add(actual.size, _differing(actual, expected), where)
+def _family_cases(family: str) -> Iterator[tuple[str, tuple[str, str], GemmPlan]]:
+    """Model, formats and plan of each case; the formats take turns, another one first per family."""
+    cases = [
+        (name, split, fast)
+        for name, splits in PLATFORM_SPLITS.items()
+        for split, fast in product((UNSPLIT, *splits), (True, False))
+    ]
+    turn = [*operands.FAMILIES].index(family)
+    for number, (name, split, fast) in enumerate(cases, start=turn):
+        promotion = None if fast else get_preset(name, warn=False).promotion_interval
+        formats = FORMAT_PAIRS[number % len(FORMAT_PAIRS)]
+        yield name, formats, GemmPlan(FAMILY_SIZE[2], split, promotion)
+
+
+def _family(subject: _Subject, tally: _Tally, family: str) -> None:
+    for name, formats, plan in _family_cases(family):
+        codes = operands.operands(family, *FAMILY_SIZE, formats=formats)
+        model = get_preset(name, warn=False)
+        try:
+            actual = _run(subject, codes, formats, model, plan)
+        except BackendUnavailableError as error:
+            tally.refuse(str(error))
+            continue
+        expected = readable(*codes, formats, model, plan)
+        where = f"{name} {' x '.join(formats)} {plan}"
+        tally.add(actual.size, _differing(actual, expected), where)
 
 
 Gate = Callable[[_Subject, _Tally], None]

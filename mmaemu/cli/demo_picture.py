@@ -42,7 +42,8 @@ DPI: Final = 130
 def last_kept_bit(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The unit of the 13 fraction bits that an FP8 tensor core keeps of each value."""
     _, exponent = np.frexp(values)
-    return np.ldexp(1.0, exponent - 1 - 13)
+    unit: NDArray[np.float64] = np.ldexp(1.0, exponent - 1 - 13)
+    return unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,8 @@ def _relative(
     values: NDArray[np.float64], base: NDArray[np.float64], exact: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """The differences relative to the exact outputs; an exact zero counts as 1."""
-    return (values - base) / np.where(exact == 0, 1.0, np.abs(exact))
+    relative: NDArray[np.float64] = (values - base) / np.where(exact == 0, 1.0, np.abs(exact))
+    return relative
 
 
 def _map(
@@ -107,7 +109,7 @@ def _maps(figure: SubFigure, axes: list[Axes], scene: Scene) -> None:
     image = _map(axes[2], units, steps, "PuOr_r", title)
     bar = figure.colorbar(image, ax=axes[2], fraction=0.03, pad=0.015, aspect=14)
     bar.set_ticks([-3, -2, -1, 0, 1, 2, 3])
-    bar.set_label("last kept bits")
+    bar.set_label("units of the last kept bit")
     axes[2].set_xlabel(f"output feature (1 to {exact.shape[1]})")
 
 
@@ -145,7 +147,7 @@ def _spectrum(axes: Axes, scene: Scene) -> None:
         axes.stairs(share, edges, color=colour, label=label, linewidth=2, linestyle=style)
         if style == "-":
             axes.stairs(share, edges, color=colour, fill=True, alpha=0.13)
-    ticks = range(-9, 1)
+    ticks = range(-8, 1, 2)
     axes.set_xlim(-9, 0.25)
     axes.set_xticks([*ticks], [f"$10^{{{tick}}}$" for tick in ticks])
     axes.set_xlabel("difference / exact value")
@@ -166,17 +168,17 @@ def draw(scene: Scene) -> bytes:
         NotAvailableError: matplotlib is not installed.
     """
     try:
-        import matplotlib as mpl
+        from matplotlib import style
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise NotAvailableError(
             f"the picture needs matplotlib ({error}); install it with: pip install 'mmaemu[demo]'"
         ) from error
-    with mpl.rc_context({**mpl.rcParamsDefault, **STYLE}):
+    with style.context(["default", STYLE]):
         figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
-        left, right = figure.subfigures(1, 2, width_ratios=(1.2, 1.0))
+        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1.2, 1.0))[0]
         maps = list(left.subplots(3, 1))
         bars, spectrum = right.subplots(2, 1, height_ratios=(1.0, 1.1))
         _maps(left, maps, scene)

@@ -178,12 +178,11 @@ def _operands(call: Call) -> dict[str, Any]:
 
 
 def _report(call: Call, plan: CallPlan) -> ExplainReport:
-    valid = plan.validation == "ok"
-    error, message = (None, "") if valid else plan.validation
+    error, message = (None, "") if isinstance(plan.validation, str) else plan.validation
     split = plan.split
     return ExplainReport(
         call=call,
-        valid=valid,
+        valid=error is None,
         error=error,
         message=message,
         profile=plan.profile,

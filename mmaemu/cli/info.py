@@ -255,7 +255,8 @@ def collect() -> InfoReport:
             problems.append(f"{section}: {type(error).__name__}: {error}")
             return otherwise
 
-    gpu, gpu_note = attempt("GPU", _gpu, (None, "see the problems below"))
+    no_gpu: tuple[Gpu | None, str] = None, "see the problems below"
+    gpu, gpu_note = attempt("GPU", _gpu, no_gpu)
     return InfoReport(
         mmaemu={"version": __version__, "folder": str(Path(__file__).parents[1])},
         python={

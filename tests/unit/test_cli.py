@@ -1,0 +1,524 @@
+"""The command line: exit codes, JSON, usage errors, and what works without torch."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmaemu import _settings
+from mmaemu._version import __version__
+from mmaemu.bindings import libcuda
+from mmaemu.cli import command, info, output, reference
+from mmaemu.cli.main import COMMANDS, build_parser, main
+from mmaemu.errors import DataIntegrityError
+from mmaemu.profiles import heuristics, table
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "docs" / "reference" / "cli.md",
+    ROOT / "docs" / "how-to" / "emulate-a-gemm.md",
+    *sorted((ROOT / "docs" / "tutorial").glob("*.md")),
+]
+OK, FAILED, USAGE, NOT_AVAILABLE = 0, 1, 2, 3
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `mmaemu` with these arguments in this process: exit code, standard output and error."""
+
+    def call(*argv: str) -> tuple[int, str, str]:
+        code = main([*argv])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+
+def keys(value: object) -> object:
+    """The keys of nested JSON objects; a list stands for the keys of its first element."""
+    if isinstance(value, dict):
+        return {key: keys(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [keys(value[0])] if value and isinstance(value[0], (dict, list)) else []
+    return None
+
+
+def flat(*names: str) -> dict[str, None]:
+    return dict.fromkeys(names)
+
+
+PLATFORM_KEYS = flat(
+    "name",
+    "preset",
+    "gpu_name",
+    "sm_count",
+    "cublaslt_version",
+    "caller",
+    "torch_version",
+    "workspace_bytes",
+    "align",
+    "splitk_table",
+    "maturity",
+    "splitk_maturity",
+)
+# The JSON of every command, by schema. A change here needs a new number in the schema's name.
+SCHEMAS: dict[str, dict[str, object]] = {
+    "mmaemu-info/1": {
+        "mmaemu": flat("version", "folder"),
+        "python": flat("version", "platform"),
+        "packages": [flat("name", "version", "error")],
+        **flat("gpu", "gpu_note", "schema", "exit_code"),
+        "settings": {},
+        "profiles": [flat("name", "description", "matches", "reason")],
+        "models": [flat("name", "maturity")],
+        "backends": [flat("name", "available", "source", "reason")],
+        "tables": [{**flat("name", "rows", "split_rows"), "workspaces": []}],
+        "problems": [],
+    },
+    "mmaemu-explain/1": {
+        "call": flat(
+            "M",
+            "N",
+            "K",
+            "a",
+            "b",
+            "out_dtype",
+            "use_fast_accum",
+            "rowwise",
+            "scale_a",
+            "scale_b",
+            "scale_result",
+            "profile",
+            "splitk",
+            "backend",
+        ),
+        **flat("valid", "error", "message", "profile", "preset", "preset_maturity", "backend"),
+        "split": flat("S", "scheme", "source", "verified", "table_id", "note"),
+        **flat("schema", "exit_code"),
+        "fallbacks": [],
+        "warnings": [],
+    },
+    "mmaemu-profiles/1": {
+        **flat("default", "detailed", "schema", "exit_code"),
+        "profiles": [{**PLATFORM_KEYS, "capability": [], "rejects": []}],
+    },
+    "mmaemu-models/1": {
+        **flat("detailed", "schema", "exit_code"),
+        "models": [
+            {
+                **flat(
+                    "name",
+                    "output",
+                    "dot_length",
+                    "fraction_bits",
+                    "result_fraction_bits",
+                    "min_exponent",
+                    "accumulator",
+                    "maturity",
+                    "scope",
+                ),
+                "inputs": [[]],
+                "sources": [],
+            }
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("info",),
+        ("explain", "32", "128", "1920", "--splitk", "1"),
+        ("profiles",),
+        ("profiles", "ada"),
+        ("models",),
+        ("models", "ada"),
+    ],
+    ids=" ".join,
+)
+def test_json_has_the_promised_keys_in_order(run: Run, argv: tuple[str, ...]) -> None:
+    code, out, err = run(*argv, "--json")
+    report = json.loads(out)
+    assert (code, err) == (OK, "")
+    assert keys(report) == SCHEMAS[report["schema"]]
+    assert report["exit_code"] == code
+    assert out.isascii()
+    assert out == json.dumps(report, indent=1, sort_keys=True) + "\n"
+
+
+@pytest.mark.parametrize("name", [each.name for each in COMMANDS])
+def test_help_shows_every_argument_and_examples(run: Run, name: str) -> None:
+    code, out, _ = run(name, "--help")
+    chosen = next(each for each in COMMANDS if each.name == name)
+    assert code == OK
+    assert all(argument.names[0] in out for argument in chosen.arguments)
+    assert f"examples:\n  mmaemu {name}" in out
+    assert "--json" in out
+
+
+def test_help_of_the_program_names_commands_and_exit_codes(run: Run) -> None:
+    code, out, _ = run("--help")
+    assert code == OK
+    assert all(each.name in out for each in COMMANDS)
+    assert "Exit codes: 0" in out
+
+
+def test_version(run: Run) -> None:
+    code, out, _ = run("--version")
+    assert (code, out) == (OK, f"mmaemu {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ((), "COMMAND"),
+        (("nonsense",), "nonsense"),
+        (("info", "--nonsense"), "--nonsense"),
+        (("explain", "16", "16"), "K"),
+        *((("explain", bad, "16", "16"), bad) for bad in ("16.9", "True", "1e3", "1_6", "٣", "")),
+        (("explain", "-1", "16", "16"), "-1"),
+        (("explain", "16", "16.9", "16"), "16.9"),
+        (("explain", "16", "16", "0x10"), "0x10"),
+        (("explain", "2147483648", "16", "16"), "2147483647"),
+        (("explain", "9" * 5000, "16", "16"), "2147483647"),
+        (("explain", "16", "16", "16", "--a", "fp16"), "fp16"),
+        (("explain", "16", "16", "16", "--scale-a", "big"), "big"),
+        *(
+            (("explain", "16", "16", "16", "--splitk", bad), "4,contiguous")
+            for bad in ("2", "0", "1,serial", "2,none", "2,sideways", "two,serial", "2,serial,1")
+        ),
+        (("explain", "16", "16", "16", "--profile", "nonsense"), "nonsense"),
+        (("explain", "16", "16", "16", "--backend", "nonsense"), "nonsense"),
+        (("explain", "16", "16", "512", "--splitk", "2,serial", "--profile", "hopper"), "serial"),
+        (("profiles", "nonsense"), "nonsense"),
+        (("models", "nonsense"), "nonsense"),
+        (("models", "sm120"), "refused"),
+        (("selftest", "--kernels", "nonsense"), "nonsense"),
+        (("selftest", "--kernels", ""), "kernels"),
+        (("selftest", "--device", "nonsense"), "nonsense"),
+        (("selftest", "--device", "meta"), "meta"),
+        (("demo", "--output", "x.png", "--no-picture"), "--no-picture"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+)
+def test_usage_errors_say_what_is_wrong(run: Run, argv: tuple[str, ...], says: str) -> None:
+    code, out, err = run(*argv)
+    assert code == USAGE
+    assert says in err
+    assert out == ""
+
+
+def test_usage_error_is_json_too(run: Run) -> None:
+    code, out, _ = run("models", "nonsense", "--json")
+    report = json.loads(out)
+    assert (code, report["exit_code"]) == (USAGE, USAGE)
+    assert (report["schema"], report["command"]) == ("mmaemu-error/1", "models")
+    assert "nonsense" in report["error"]
+
+
+def test_unknown_default_profile_is_a_usage_error(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MMAEMU_PROFILE", "nonsense")
+    code, _, err = run("profiles")
+    assert code == USAGE
+    assert "MMAEMU_PROFILE" in err
+
+
+@pytest.mark.usefixtures("no_torch")
+@pytest.mark.parametrize("argv", [("explain", "16", "16", "16"), ("demo",), ("selftest",)])
+def test_commands_that_need_torch_are_not_available_without(
+    run: Run, argv: tuple[str, ...]
+) -> None:
+    code, out, err = run(*argv)
+    assert (code, out) == (NOT_AVAILABLE, "")
+    assert "torch" in err
+
+
+@pytest.mark.usefixtures("no_torch")
+@pytest.mark.parametrize("name", ["info", "models", "profiles"])
+def test_commands_that_do_without_torch(run: Run, name: str) -> None:
+    code, out, _ = run(name)
+    assert code == OK
+    assert "hopper" in out
+
+
+def test_explain_shows_a_valid_call(run: Run) -> None:
+    code, out, _ = run("explain", "32", "128", "1920", "--splitk", "1", "--profile", "ada")
+    assert code == OK
+    for words in ("valid", "ada", "recorded", "unsplit (from explicit", "backend"):
+        assert words in out
+
+
+def test_explain_of_a_rejected_call_fails_and_says_why(run: Run) -> None:
+    code, out, _ = run("explain", "16", "16", "24", "--splitk", "1")
+    assert code == FAILED
+    assert "ReferenceRejectsError" in out
+    assert "24" in out
+
+
+def test_explain_of_an_unknown_split_fails_and_names_ways_out(run: Run) -> None:
+    code, out, _ = run("explain", "16", "16", "16", "--profile", "hopper-experimental")
+    assert code == FAILED
+    assert "SplitKUnknownError" in out
+    assert "splitk=1" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), {"out_dtype": None, "use_fast_accum": False, "splitk": "auto", "scale_result": None}),
+        (
+            ("--a", "e5m2", "--out", "bf16", "--fast", "--splitk", "2,contiguous"),
+            {"a": "float8_e5m2", "out_dtype": "bfloat16", "use_fast_accum": True},
+        ),
+        (("--out", "float32", "--rowwise"), {"out_dtype": "float32", "rowwise": True}),
+        (("--scale-a", "nan", "--scale-result", "2"), {"scale_a": "nan", "scale_result": "2"}),
+    ],
+)
+def test_explain_passes_the_call_on(
+    run: Run, options: tuple[str, ...], expected: dict[str, object]
+) -> None:
+    code, out, _ = run("explain", "64", "128", "256", "--json", *options)
+    report = json.loads(out)
+    assert code in {OK, FAILED}
+    assert expected.items() <= report["call"].items()
+
+
+def test_explain_takes_no_memory_for_a_huge_call(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from mmaemu import api
+
+    seen: list[object] = []
+    explain = api.explain
+
+    def spy(*args: Any, **kwargs: Any) -> object:
+        seen.extend(value for value in (*args, *kwargs.values()) if torch.is_tensor(value))
+        return explain(*args, **kwargs)
+
+    monkeypatch.setattr(api, "explain", spy)
+    code, out, _ = run("explain", "65537", "65536", "65536", "--out", "bf16", "--scale-result", "1")
+    assert code == OK
+    assert "65537" in out
+    assert len(seen) == 5
+    assert all(tensor.is_meta for tensor in seen if isinstance(tensor, torch.Tensor))
+
+
+def test_models_shows_every_field_of_one(run: Run) -> None:
+    _, out, _ = run("models", "ada")
+    for words in ("dot_length", "16 products", "fraction_bits", "13", "recorded", "RTX 4060"):
+        assert words in out
+
+
+def test_profiles_marks_the_default(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MMAEMU_PROFILE", "ada-te")
+    _, out, _ = run("profiles")
+    assert re.search(r"^ada-te \* .*4 MiB", out, re.MULTILINE)
+    _, out, _ = run("profiles", "hopper")
+    assert "114 SMs" in out
+    assert "e4m3 x e4m3 with a float8_e5m2 output" in out
+
+
+@pytest.mark.parametrize(("size", "text"), [(None, "none"), (0, "0 B"), (1 << 20, "1 MiB")])
+def test_workspace_sizes(size: int | None, text: str) -> None:
+    from mmaemu.cli.profiles import workspace
+
+    assert workspace(size) == text
+
+
+# info
+
+
+def test_info_lists_what_is_here(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MMAEMU_PROFILE", "ada")
+    code, out, _ = run("info")
+    assert code == OK
+    for words in ("mmaemu ", "torch ", "not matched", "reference ", "model only", "MMAEMU_PROFILE"):
+        assert words in out
+    assert re.search(r"rtx4060/\S+ +1,228,448 decisions, 125,980 of them split", out)
+    assert "Problems" not in out
+
+
+def test_info_shows_a_matching_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = libcuda.Device(0, "NVIDIA GeForce RTX 4060", 24, (8, 9))
+    monkeypatch.setattr(libcuda, "current_device", lambda: device)
+    monkeypatch.setattr(
+        heuristics,
+        "platform_mismatch",
+        lambda profile: None if profile.sm_count == device.sm_count else "another GPU",
+    )
+    _, out, _ = run("info")
+    assert "NVIDIA GeForce RTX 4060, sm_89, 24 SMs" in out
+    assert re.search(r"matched here +ada, ada-te, ada-ws0\n", out)
+    assert "(another GPU)" in out
+
+
+def test_info_reports_what_fails_and_shows_the_rest(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(_table_id: str) -> None:
+        raise DataIntegrityError("decisions.npz differs")
+
+    monkeypatch.setattr(table, "open_table", damaged)
+    code, out, _ = run("info")
+    assert code == OK
+    assert "tables: DataIntegrityError: decisions.npz differs" in out
+    assert "reference " in out
+
+
+def test_info_without_any_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    report = info.collect()
+    assert {each.version for each in report.packages} == {None}
+    assert "not installed" in report.render()
+
+
+def test_assigned_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in _settings.SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.setenv("MMAEMU_PROFILE", " ada ")
+    monkeypatch.setenv("MMAEMU_BACKEND", "")
+    assert _settings.assigned() == {"MMAEMU_PROFILE": "ada"}
+
+
+def test_info_works_with_a_broken_torch(tmp_path: Path) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "raise OSError('libtorch_cpu.so: cannot open shared object file')\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-m", "mmaemu", "info", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": ""},
+        cwd=tmp_path,
+    )
+    assert (finished.returncode, finished.stderr) == (OK, "")
+    report = json.loads(finished.stdout)
+    torch = next(each for each in report["packages"] if each["name"] == "torch")
+    assert "OSError: libtorch_cpu.so" in torch["error"]
+    assert report["profiles"]
+    assert report["tables"]
+    assert report["models"]
+
+
+# Output
+
+
+def test_table_aligns_columns() -> None:
+    text = output.table(("name", "n"), [("a", "1"), ("long", "234")], right=(1,))
+    assert text == "name    n\n----  ---\na       1\nlong  234"
+
+
+def test_fields_wrap_long_values() -> None:
+    text = output.fields([("name", "word " * 40), ("empty", "")])
+    assert max(map(len, text.splitlines())) <= output.WIDTH
+    assert text.splitlines()[1].startswith("         word")
+    assert text.splitlines()[-1] == "  empty"
+
+
+def test_progress_is_silent_unless_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.progress("work", 2) as advance:
+        advance("one")
+        advance("two")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_shows_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with output.progress("work", 1) as advance:
+        advance("one")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "work: one" in err
+
+
+def test_progress_without_rich(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with output.progress("work", 1) as advance:
+        advance("one")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_reader_that_stops_early_is_no_error() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "mmaemu", "models"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    assert child.stderr.read() == ""
+    child.stderr.close()
+    assert child.wait() == OK
+
+
+def test_base_report_has_no_text_of_its_own() -> None:
+    with pytest.raises(TypeError, match="must define render"):
+        command.Report().render()
+
+
+# Documentation
+
+
+def test_reference_page_is_up_to_date() -> None:
+    page = ROOT / "docs" / "reference" / "cli.md"
+    assert page.read_text(encoding="utf-8") == reference.page(), (
+        "run: python -m mmaemu.cli.reference docs/reference/cli.md"
+    )
+
+
+def documented_commands() -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        for line in re.findall(r"^\$ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["mmaemu"]:
+                found.append((page.name, shlex.join(words[1:])))
+            elif words[:3] == ["python", "-m", "mmaemu"]:
+                found.append((page.name, shlex.join(words[3:])))
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), documented_commands())
+def test_documented_commands_parse(page: str, line: str) -> None:
+    parsed = build_parser().parse_args(shlex.split(line))
+    assert parsed.command, page
+
+
+def test_every_command_is_documented() -> None:
+    lines = [line for _, line in documented_commands()]
+    assert all(any(line.split()[0] == each.name for line in lines) for each in COMMANDS)
