@@ -14,14 +14,17 @@ import torch
 
 from mmaemu.errors import MmaemuError, ReferenceRejectsError, UnsupportedFeatureError
 from mmaemu.formats import format_of
-from mmaemu.profiles.profile import RejectRule
+from mmaemu.profiles.profile import Profile
 
 ALIGNMENT: Final = 16
 """cuBLASLt's FP8 kernels load 16 bytes at a time: pointers and leading dimensions keep to it."""
 
+RECORDED_ALIGNMENT: Final = 256
+"""Alignment of a fresh CUDA tensor, the largest that torch states in a cuBLASLt descriptor."""
+
 COMPUTED_OPERANDS: Final = (torch.float8_e4m3fn, torch.float8_e5m2)
 _FLOAT8: Final = (*COMPUTED_OPERANDS, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
-_OUTPUTS: Final = (torch.float32, torch.bfloat16, torch.float16, *COMPUTED_OPERANDS)
+OUTPUTS: Final = (torch.float32, torch.bfloat16, torch.float16, *COMPUTED_OPERANDS)
 _MATRIX: Final = 2
 _HALF: Final = (torch.bfloat16, torch.float16)
 
@@ -34,14 +37,16 @@ class TensorFacts(NamedTuple):
         stride: strides, in elements.
         dtype: element type.
         device: where it lies.
-        address: address of the first element modulo 256, in bytes.
+        address: address of the first element in bytes, modulo `ALIGNMENT`; 0 for scales.
+        offset: storage offset in bytes, modulo `RECORDED_ALIGNMENT`; 0 for scales.
     """
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    address: int
+    address: int = 0
+    offset: int = 0
 
 
 class CallFacts(NamedTuple):
@@ -314,9 +319,9 @@ def _operand_formats(call: CallFacts) -> str | None:
 
 
 def _output_formats(call: CallFacts) -> str | None:
-    if call.out_dtype in _OUTPUTS:
+    if call.out_dtype in OUTPUTS:
         return None
-    names = ", ".join(str(dtype) for dtype in _OUTPUTS)
+    names = ", ".join(str(dtype) for dtype in OUTPUTS)
     return f"out_dtype must be one of {names}; got {call.out_dtype}"
 
 
@@ -412,13 +417,10 @@ def _first(rules: tuple[Rule, ...], call: CallFacts, error: type[MmaemuError]) -
     return None
 
 
-def _profile_rejects(call: CallFacts, rejects: tuple[RejectRule, ...]) -> Refusal | None:
+def _profile_rejects(call: CallFacts, profile: Profile) -> Refusal | None:
     formats = (format_of(call.mat1.dtype).name, format_of(call.mat2.dtype).name)
-    out_dtype = dtype_name(call.out_dtype)
-    for rule in rejects:
-        if (rule.fmt_a, rule.fmt_b, rule.out_dtype) == (*formats, out_dtype):
-            return Refusal(ReferenceRejectsError, rule.message)
-    return None
+    rule = profile.rejection(*formats, dtype_name(call.out_dtype))
+    return None if rule is None else Refusal(ReferenceRejectsError, rule.message)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -426,12 +428,12 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def refusal(call: CallFacts, rejects: tuple[RejectRule, ...]) -> Refusal | None:
+def refusal(call: CallFacts, profile: Profile) -> Refusal | None:
     """Say whether and why the reference platform, or mmaemu, refuses a call.
 
     Args:
         call: facts of the call; the types of the arguments were checked before.
-        rejects: the profile's own rejections.
+        profile: the reference platform, whose own rejections follow the general ones.
 
     Returns:
         The error to raise, or None. A call of zero size passes once the argument rules pass.
@@ -441,6 +443,6 @@ def refusal(call: CallFacts, rejects: tuple[RejectRule, ...]) -> Refusal | None:
         return found
     return (
         _first(OPERAND_RULES, call, ReferenceRejectsError)
-        or _profile_rejects(call, rejects)
+        or _profile_rejects(call, profile)
         or _first(UNSUPPORTED_RULES, call, UnsupportedFeatureError)
     )

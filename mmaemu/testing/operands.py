@@ -14,7 +14,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mmaemu.formats import FORMATS, INFINITE, NAN, SUBNORMAL, ZERO, FloatFormat
+from mmaemu.formats import FORMATS, INFINITE, NAN, NORMAL, SUBNORMAL, ZERO, FloatFormat
 
 Side = Literal["a", "b"]
 Codes = NDArray[np.unsignedinteger]
@@ -45,17 +45,15 @@ class Family:
     finite: bool = True
 
 
-def _codes_where(fmt: FloatFormat, *, classes: set[int] | None = None) -> Codes:
+def _codes_of(fmt: FloatFormat, *classes: int) -> Codes:
+    """Every code of the given classes, in increasing order."""
     codes: Codes = np.arange(1 << fmt.bits, dtype=np.uint16).astype(fmt.code_dtype)
-    found = fmt.classify(codes)
-    if classes is None:
-        return codes[(found != INFINITE) & (found != NAN)]
-    wanted: Codes = codes[np.isin(found, list(classes))]
+    wanted: Codes = codes[np.isin(fmt.classify(codes), classes)]
     return wanted
 
 
 def _finite(fmt: FloatFormat) -> Codes:
-    return _codes_where(fmt)
+    return _codes_of(fmt, ZERO, SUBNORMAL, NORMAL)
 
 
 def _positive(fmt: FloatFormat) -> Codes:
@@ -93,7 +91,7 @@ def _amax_scaled(rng: np.random.Generator, fmt: FloatFormat, rows: int, k: int, 
 
 
 def _subnormal(rng: np.random.Generator, fmt: FloatFormat, rows: int, k: int, _: Side) -> Codes:
-    small = _codes_where(fmt, classes={ZERO, SUBNORMAL})
+    small = _codes_of(fmt, ZERO, SUBNORMAL)
     mostly = rng.random((rows, k)) < 7 / 8
     return np.where(mostly, rng.choice(small, (rows, k)), rng.choice(_finite(fmt), (rows, k)))
 
@@ -141,7 +139,7 @@ def _spread(rng: np.random.Generator, fmt: FloatFormat, rows: int, k: int, _: Si
 
 def _nonfinite(rng: np.random.Generator, fmt: FloatFormat, rows: int, k: int, _: Side) -> Codes:
     codes = rng.choice(_finite(fmt), (rows, k))
-    special = _codes_where(fmt, classes={INFINITE, NAN})
+    special = _codes_of(fmt, INFINITE, NAN)
     if not special.size:
         return codes
     hit = (rng.random((rows, k)) < 2 / max(k, 1)) & (rng.random((rows, 1)) < 1 / 2)

@@ -1,0 +1,572 @@
+"""One call from its arguments to its result, shared by public functions and torch operators.
+
+A call is described by hashable facts. All that follows from the facts (refusal, split, plan) is
+decided once and remembered; what depends on data, settings or the backend is done at every call.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from mmaemu import _settings
+from mmaemu.backends.base import Backend
+from mmaemu.backends.registry import names, select
+from mmaemu.errors import ExperimentalPresetWarning, UnsupportedFeatureError
+from mmaemu.formats import format_of
+from mmaemu.gemm import epilogue as epilogues
+from mmaemu.gemm import execute
+from mmaemu.gemm.plan import GemmPlan
+from mmaemu.gemm.problem import GemmProblem
+from mmaemu.gemm.request import AccumulateRequest
+from mmaemu.gemm.splitk import SplitK
+from mmaemu.instruction.model import InstructionModel
+from mmaemu.instruction.models import WARNING_ALIASES, get_preset
+from mmaemu.profiles.profile import Profile, get_profile
+from mmaemu.profiles.resolve import Resolution, resolve
+from mmaemu.validation import (
+    ALIGNMENT,
+    RECORDED_ALIGNMENT,
+    CallFacts,
+    Refusal,
+    TensorFacts,
+    copied_mat1,
+    dtype_name,
+    is_column_major,
+    is_contiguous,
+    is_row_major,
+    refusal,
+    transposed,
+)
+
+Split = str | int | SplitK | tuple[int, str]
+"""What `splitk=` takes: "auto", 1, a SplitK or (S, scheme)."""
+
+Facts = tuple[Any, ...]
+"""The fields of a TensorFacts or CallFacts as a plain tuple, which is cheaper to make."""
+
+REMEMBERED: Final = 4096
+"""Calls whose decisions are kept; an entry is a few KiB."""
+
+
+class ScaledMM(NamedTuple):
+    """The arguments of one scaled_mm call, types checked; see `mmaemu.api.scaled_mm`."""
+
+    input: torch.Tensor
+    mat2: torch.Tensor
+    scale_a: torch.Tensor
+    scale_b: torch.Tensor
+    bias: torch.Tensor | None
+    scale_result: torch.Tensor | None
+    out_dtype: torch.dtype | None
+    use_fast_accum: bool
+    out: torch.Tensor | None
+    profile: str | Profile | None
+    splitk: Split
+    backend: str
+
+
+class Accumulate(NamedTuple):
+    """The arguments of one accumulate call, types checked; see `mmaemu.api.accumulate`."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    use_fast_accum: bool
+    profile: str | Profile | None
+    splitk: Split
+    backend: str
+    out_dtype_for_split: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """How the accumulators of a call come about.
+
+    Attributes:
+        profile: the reference platform.
+        model: its instruction model.
+        problem: sizes and formats, as the caller sees them.
+        plan: chains and slices.
+        resolution: the split-K decision with its caution.
+    """
+
+    profile: Profile
+    model: InstructionModel
+    problem: GemmProblem
+    plan: GemmPlan
+    resolution: Resolution
+
+    def cautions(self) -> list[str]:
+        """What a user should know about the evidence, in sentences."""
+        found = []
+        if self.profile.maturity == "experimental":
+            found.append(_experimental_profile(self.profile))
+        if self.model.maturity == "model only":
+            found.append(f"instruction model {self.model.name!r} is not confirmed by any recording")
+        if self.resolution.caution is not None:
+            found.append(self.resolution.caution.message)
+        return found
+
+    def warn(self, stacklevel: int) -> None:
+        """Warn about missing evidence, each matter once per process unless it always warns."""
+        if self.profile.maturity == "experimental" and self.profile.name not in _warned_profiles:
+            message = _experimental_profile(self.profile)
+            warnings.warn(message, ExperimentalPresetWarning, stacklevel=stacklevel + 1)
+            _warned_profiles.add(self.profile.name)
+        if self.model.maturity == "model only" or self.profile.preset in WARNING_ALIASES:
+            get_preset(self.profile.preset)
+        self.resolution.warn(stacklevel + 1)
+
+
+_warned_profiles: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the facts of a scaled_mm call decide.
+
+    Attributes:
+        out_dtype: element type of the result.
+        accumulation: how the result is computed; None for a refused call and for an out= that
+            stays unchanged.
+        copies_mat1: mat1 is copied to contiguous storage first.
+        refusal: the error to raise, or None.
+    """
+
+    out_dtype: torch.dtype
+    accumulation: Accumulation | None = None
+    copies_mat1: bool = False
+    refusal: Refusal | None = None
+
+
+def _scale_facts(tensor: torch.Tensor | None) -> Facts | None:
+    if tensor is None:
+        return None
+    return (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, 0, 0)
+
+
+def _facts(tensor: torch.Tensor) -> Facts:
+    offset = tensor.storage_offset() * tensor.element_size()
+    # A tensor without data has no address; it counts as lying in aligned storage.
+    address = offset if tensor.is_meta or not _is_plain(tensor) else tensor.data_ptr()
+    return (
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.device,
+        address % ALIGNMENT,
+        offset % RECORDED_ALIGNMENT,
+    )
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
+
+
+def requires_grad(*tensors: torch.Tensor | None) -> bool:
+    """Whether grad mode is on and one of the tensors requires grad."""
+    return torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in tensors
+    )
+
+
+def _call_facts(call: ScaledMM, *, grad: bool) -> Facts:
+    out_dtype = call.out_dtype
+    if out_dtype is None:
+        out_dtype = call.input.dtype if call.out is None else call.out.dtype
+    return (
+        _facts(call.input),
+        _facts(call.mat2),
+        _scale_facts(call.scale_a),
+        _scale_facts(call.scale_b),
+        _scale_facts(call.bias),
+        _scale_facts(call.scale_result),
+        None if call.out is None else _facts(call.out),
+        out_dtype,
+        call.use_fast_accum,
+        grad,
+    )
+
+
+def _split_choice(splitk: Split) -> Split:
+    """Return a form of `splitk` whose type and value tell all forms apart."""
+    if type(splitk) is tuple and len(splitk) == len(SplitK.__slots__):
+        return SplitK(*splitk)  # type: ignore[arg-type] # SplitK checks scheme and types itself.
+    if type(splitk) in (str, int, SplitK):
+        return splitk
+    raise TypeError(
+        f"splitk must be 'auto', 1, a SplitK or a tuple (S, scheme); got {splitk!r} "
+        f"({type(splitk).__name__})"
+    )
+
+
+def prepare(call: ScaledMM, *, grad: bool) -> Prepared:
+    """Decide what a scaled_mm call does.
+
+    Args:
+        call: the arguments; the tensors may lie on the meta device.
+        grad: whether a tensor requires grad under grad mode.
+
+    Raises:
+        KeyError: no such profile or preset.
+        TypeError: `profile` or `splitk` is of none of the possible forms.
+        ValueError: `splitk` is impossible, or the profile's model cannot run this GEMM.
+        SplitKUnknownError: nothing says how the platform splits K here.
+        UnsupportedFeatureError: the model's slow accumulation or split-K is not known.
+    """
+    return _decide_scaled_mm(_call_facts(call, grad=grad), *_platform(call))
+
+
+def _platform(call: ScaledMM | Accumulate) -> tuple[str | Profile | None, str, Split, bool]:
+    """Return the arguments and settings beside the facts that a decision depends on."""
+    profile, splitk = call.profile, _split_choice(call.splitk)
+    default = _settings.profile() if profile is None else ""
+    strict = splitk == "auto" and _settings.flag("SPLITK_STRICT")
+    return profile, default, splitk, strict
+
+
+@functools.lru_cache(maxsize=REMEMBERED, typed=True)
+def _decide_scaled_mm(
+    facts: Facts,
+    profile: str | Profile | None,
+    default_profile: str,  # noqa: ARG001 - get_profile(None) reads it; it tells cache entries apart.
+    splitk: Split,
+    strict: bool,
+) -> Prepared:
+    call = _named(facts)
+    platform = get_profile(profile)
+    refused = refusal(call, platform)
+    if refused is not None:
+        return Prepared(call.out_dtype, refusal=refused)
+    problem = _problem(call)
+    out = call.out if call.out is not None and call.out.shape == call.sizes[:2] else None
+    column_major = out is not None and not is_row_major(out)
+    if out is not None and column_major and not is_column_major(out) and not problem.is_empty:
+        return Prepared(call.out_dtype)
+    accumulation = _accumulation(
+        problem,
+        platform,
+        splitk,
+        column_major=column_major,
+        layout_std=_standard_layout(call, out),
+        strict=strict,
+    )
+    return Prepared(call.out_dtype, accumulation, copies_mat1=copied_mat1(call.mat1))
+
+
+def _named(facts: Facts) -> CallFacts:
+    tensors = (None if part is None else TensorFacts(*part) for part in facts[:7])
+    return CallFacts(*tensors, *facts[7:])  # type: ignore[arg-type] # mat1 to scale_b are there.
+
+
+def refuse(call: ScaledMM, *, grad: bool) -> tuple[int, int, torch.dtype]:
+    """Apply the rejection rules to a call without data, whose sizes may be symbolic.
+
+    Args:
+        call: the arguments.
+        grad: whether a tensor requires grad under grad mode.
+
+    Returns:
+        M, N and the element type of the result.
+
+    Raises:
+        KeyError: no such profile.
+        ReferenceRejectsError: the reference platform rejects the call.
+        UnsupportedFeatureError: it runs the call, but its bits are not known.
+    """
+    facts = _named(_call_facts(call, grad=grad))
+    refused = refusal(facts, get_profile(call.profile))
+    if refused is not None:
+        raise refused.error(refused.message)
+    return (*facts.sizes[:2], facts.out_dtype)
+
+
+def _problem(call: CallFacts) -> GemmProblem:
+    """The GEMM of an accepted call; at zero size also types that no kernel takes are accepted."""
+    m, n, k = call.sizes
+    formats = format_of(call.mat1.dtype).name, format_of(call.mat2.dtype).name
+    return GemmProblem(m, n, k, *formats, dtype_name(call.out_dtype), call.use_fast_accum)
+
+
+def _standard_layout(call: CallFacts, out: TensorFacts | None) -> bool:
+    """Whether cuBLASLt gets the very descriptor that the recorded queries had."""
+    mat1_std = copied_mat1(call.mat1) or _standard(call.mat1)
+    out_std = out is None or _standard(out) or _standard(transposed(out))
+    return mat1_std and _standard(transposed(call.mat2)) and out_std
+
+
+def _standard(matrix: TensorFacts) -> bool:
+    return is_contiguous(matrix) and matrix.offset == 0
+
+
+def _accumulation(
+    problem: GemmProblem,
+    profile: Profile,
+    splitk: Split,
+    *,
+    column_major: bool = False,
+    layout_std: bool,
+    strict: bool,
+) -> Accumulation:
+    model = get_preset(profile.preset, warn=False)
+    if problem.is_empty and isinstance(splitk, SplitK):
+        splitk = 1  # Nothing is split, so no evidence about splits is needed.
+    if not problem.is_empty:
+        _check_model(problem, model)
+    key = problem.transposed() if column_major else problem
+    resolution = resolve(key, profile, splitk, layout_std=layout_std, strict=strict)
+    split = resolution.decision.split
+    if split.S > 1 and model.promotion_interval is None:
+        raise UnsupportedFeatureError(
+            f"split-K of instruction model {model.name!r} is not known, so its bits cannot be "
+            "given; pass splitk=1"
+        )
+    promotion = None if problem.use_fast_accum else model.promotion_interval
+    plan = GemmPlan(problem.K, split, None if problem.is_empty else promotion)
+    return Accumulation(profile, model, problem, plan, resolution)
+
+
+def _check_model(problem: GemmProblem, model: InstructionModel) -> None:
+    pair = (problem.format_a, problem.format_b)
+    if pair not in model.inputs or model.output != "fp32" or model.scale_format is not None:
+        raise ValueError(
+            f"a GEMM {pair[0]} x {pair[1]} needs an instruction model that takes these formats "
+            f"without block scales and accumulates in fp32; the profile's preset is {model.name!r} "
+            "(see mmaemu.list_presets())"
+        )
+    if not problem.use_fast_accum and model.promotion_interval is None:
+        raise UnsupportedFeatureError(
+            f"slow accumulation (use_fast_accum=False) of instruction model {model.name!r} is not "
+            "known, so its bits cannot be given; pass use_fast_accum=True"
+        )
+
+
+def _experimental_profile(profile: Profile) -> str:
+    return (
+        f"profile {profile.name!r} is experimental: no platform was recorded for it "
+        f"({profile.description})"
+    )
+
+
+def scaled_mm(call: ScaledMM, *, grad: bool, stacklevel: int = 2) -> torch.Tensor:
+    """Compute a call whose arguments have the right types.
+
+    Args:
+        call: the arguments.
+        grad: whether a tensor requires grad under grad mode.
+        stacklevel: frames between here and the user's code, for warnings.
+
+    Returns:
+        The result; `call.out` if there is one.
+
+    Raises:
+        MmaemuError: as `mmaemu.api.scaled_mm`.
+    """
+    prepared = prepare(call, grad=grad)
+    if prepared.refusal is not None:
+        raise prepared.refusal.error(prepared.refusal.message)
+    accumulation = prepared.accumulation
+    if accumulation is None:
+        warnings.warn(unchanged_out(call), UserWarning, stacklevel=stacklevel + 1)
+        return _required(call.out)
+    if accumulation.problem.is_empty:
+        return _zeros(call, prepared, accumulation.problem, stacklevel + 1)
+    refuse_capture(call.input.device)
+    accumulation.warn(stacklevel + 1)
+    codes = call.input.view(torch.uint8)
+    request = _request(
+        codes.contiguous() if prepared.copies_mat1 else codes,
+        call.mat2.view(torch.uint8).t(),
+        accumulation,
+    )
+    backend, _ = select(request, call.backend)
+    epilogue = epilogues.prepare(
+        call.scale_a,
+        call.scale_b,
+        out_dtype=prepared.out_dtype,
+        scale_result=call.scale_result,
+    )
+    if call.out is None:
+        return execute.execute(backend.accumulate, request, epilogue)
+    out = _resized(call.out, request.M, request.N, stacklevel + 1)
+    _fill(out, backend, request, epilogue)
+    return out
+
+
+def accumulate(call: Accumulate, *, stacklevel: int = 2) -> torch.Tensor:
+    """Compute the fp32 accumulators of a call whose arguments have the right types.
+
+    Args:
+        call: the arguments.
+        stacklevel: frames between here and the user's code, for warnings.
+
+    Returns:
+        float32 [M, N], contiguous.
+
+    Raises:
+        MmaemuError: as `mmaemu.api.accumulate`.
+    """
+    accumulation = prepare_accumulate(call)
+    accumulation.warn(stacklevel + 1)
+    request = _request(_codes(call.a), _codes(call.b), accumulation)
+    if accumulation.problem.is_empty:
+        check_backend(call.backend)
+        shape = (request.M, request.N)
+        return torch.zeros(shape, dtype=torch.float32, device=request.device)
+    backend, _ = select(request, call.backend)
+    return execute.accumulate(backend.accumulate, request)
+
+
+def prepare_accumulate(call: Accumulate) -> Accumulation:
+    """Decide how the accumulators of a call come about; errors as `prepare`."""
+    facts = (_facts(call.a), _facts(call.b), call.use_fast_accum, call.out_dtype_for_split)
+    return _decide_accumulate(facts, *_platform(call))
+
+
+@functools.lru_cache(maxsize=REMEMBERED, typed=True)
+def _decide_accumulate(
+    facts: Facts,
+    profile: str | Profile | None,
+    default_profile: str,  # noqa: ARG001 - as _decide_scaled_mm.
+    splitk: Split,
+    strict: bool,
+) -> Accumulation:
+    a, b, use_fast_accum, out_dtype = TensorFacts(*facts[0]), TensorFacts(*facts[1]), *facts[2:]
+    problem = GemmProblem(
+        a.shape[0],
+        b.shape[0],
+        a.shape[1],
+        format_of(a.dtype).name,
+        format_of(b.dtype).name,
+        dtype_name(out_dtype),
+        use_fast_accum,
+    )
+    layout_std = _standard(a) and _standard(b)
+    return _accumulation(
+        problem, get_profile(profile), splitk, layout_std=layout_std, strict=strict
+    )
+
+
+def _codes(matrix: torch.Tensor) -> torch.Tensor:
+    """The codes of a matrix with consecutive elements in each row, copied only if need be."""
+    codes = matrix.detach().view(torch.uint8)
+    if codes.stride(1) == 1 and codes.stride(0) >= codes.shape[1]:
+        return codes
+    return codes.clone(memory_format=torch.contiguous_format)
+
+
+def _request(a: torch.Tensor, b: torch.Tensor, accumulation: Accumulation) -> AccumulateRequest:
+    problem = accumulation.problem
+    return AccumulateRequest(
+        a, b, problem.format_a, problem.format_b, accumulation.model, accumulation.plan
+    )
+
+
+def choose_backend(
+    accumulation: Accumulation, backend: str, device: torch.device
+) -> tuple[str, list[str]]:
+    """Name the backend that would compute, and say why others would not. Costs O(1).
+
+    Args:
+        accumulation: what would be computed.
+        backend: value of `backend=`.
+        device: where the operands would lie.
+
+    Raises:
+        ValueError: no backend has this name.
+        BackendUnavailableError: it cannot be used here or for this.
+    """
+    problem = accumulation.problem
+    # One element stands for all: backends choose by sizes and device, never by data.
+    element = torch.empty((1, 1), dtype=torch.uint8, device=device)
+    request = _request(
+        element.expand(problem.M, problem.K), element.expand(problem.N, problem.K), accumulation
+    )
+    chosen, fallbacks = select(request, backend, warn=False)
+    return chosen.name, list(fallbacks)
+
+
+def check_backend(backend: str) -> None:
+    """Check the name of a backend that a call of zero size does not use.
+
+    Raises:
+        ValueError: no backend has this name.
+    """
+    if backend not in names():
+        raise ValueError(f"backend must be one of {', '.join(names())}; got {backend!r}")
+
+
+def refuse_capture(device: torch.device) -> None:
+    """Refuse to run inside a CUDA-graph capture.
+
+    Raises:
+        UnsupportedFeatureError: the current stream is capturing. The scales are read on the host,
+            so a replay of the graph would go on with the scales of the capture.
+    """
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise UnsupportedFeatureError(
+            "mmaemu cannot run inside a CUDA-graph capture: it reads the scales on the host, and a "
+            "replay would use stale ones; call it outside of the graph"
+        )
+
+
+def unchanged_out(call: ScaledMM) -> str:
+    """Say why `out` stays unchanged."""
+    return (
+        f"out= with strides {tuple(_required(call.out).stride())} is neither row- nor column-major "
+        "and stays unchanged: the reference platform computes into a copy that nobody reads; pass "
+        "a contiguous out="
+    )
+
+
+def _required(tensor: torch.Tensor | None) -> torch.Tensor:
+    if tensor is None:
+        raise ValueError("this call has no out=")
+    return tensor
+
+
+def _zeros(
+    call: ScaledMM, prepared: Prepared, problem: GemmProblem, stacklevel: int
+) -> torch.Tensor:
+    check_backend(call.backend)
+    shape = (problem.M, problem.N)
+    if call.out is None:
+        out = torch.empty(shape, dtype=prepared.out_dtype, device=call.input.device)
+    else:
+        out = _resized(call.out, *shape, stacklevel + 1)
+    # Zero bytes are +0 in every format; not every version of torch fills float8 tensors.
+    (out.view(torch.uint8) if out.element_size() == 1 else out).zero_()
+    return out
+
+
+def _resized(out: torch.Tensor, rows: int, columns: int, stacklevel: int) -> torch.Tensor:
+    if tuple(out.shape) == (rows, columns):
+        return out
+    if out.numel():
+        warnings.warn(
+            f"out= has shape {tuple(out.shape)} and is resized to {(rows, columns)}, as torch "
+            "does; pass an out= of that shape or an empty one",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )
+    return out.resize_((rows, columns))
+
+
+def _fill(
+    out: torch.Tensor,
+    backend: Backend,
+    request: AccumulateRequest,
+    epilogue: epilogues.Epilogue,
+) -> None:
+    """Write the result into `out` of any layout, a band of rows at a time to bound the memory."""
+    band = max(1, execute.BAND // request.N)
+    storage = out.untyped_storage().data_ptr()
+    if storage in (request.a.untyped_storage().data_ptr(), request.b.untyped_storage().data_ptr()):
+        band = request.M  # Operands must not change while they are still read.
+    for first in range(0, request.M, band):
+        part = replace(request, a=request.a[first : first + band])
+        out[first : first + band].copy_(execute.execute(backend.accumulate, part, epilogue))

@@ -1,0 +1,159 @@
+"""The calls as torch operators, for everything that is not plain eager execution.
+
+torch.compile, torch.export, fake tensors, dispatch modes and functorch see one opaque operator with
+a shape rule instead of the arithmetic inside, so they neither break the graph nor read data. The
+operators take names and numbers only; other objects travel as a name under which they are kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Final
+
+import torch
+
+from mmaemu import calls
+from mmaemu.errors import UnsupportedFeatureError
+from mmaemu.gemm.splitk import SplitK
+from mmaemu.profiles.profile import Profile
+
+_PREFIX: Final = "object:"
+_OBJECTS: Final[dict[str, Profile]] = {}
+_NAMES: Final[dict[Profile, str]] = {}
+_NUMBERS: Final = itertools.count()
+
+_CALL: Final = (
+    "Tensor input, Tensor mat2, Tensor scale_a, Tensor scale_b, Tensor? bias, "
+    "Tensor? scale_result, ScalarType? out_dtype, bool use_fast_accum, str profile, int slices, "
+    "str scheme, str backend, bool grad"
+)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # torch has no types here.
+def _kept(profile: Profile) -> str:
+    """Keep a profile for the life of the process and return the name it travels under."""
+    name = _NAMES.get(profile)
+    if name is None:
+        name = f"{_PREFIX}{next(_NUMBERS)}"
+        _OBJECTS[name] = profile
+        name = _NAMES.setdefault(profile, name)
+    return name
+
+
+def _profile_name(profile: str | Profile | None) -> str:
+    if profile is None:
+        return ""
+    return profile if isinstance(profile, str) else _kept(profile)
+
+
+def _profile(name: str) -> str | Profile | None:
+    return _OBJECTS.get(name, name) or None
+
+
+def _split_fields(splitk: calls.Split) -> tuple[int, str]:
+    """Flatten a split; a scheme of "" stands for a bare int."""
+    if isinstance(splitk, str):
+        return 0, splitk
+    if isinstance(splitk, SplitK):
+        return splitk.S, splitk.scheme
+    if isinstance(splitk, tuple):
+        return splitk[0], splitk[1]
+    return splitk, ""
+
+
+def _split(slices: int, scheme: str) -> calls.Split:
+    if not slices:
+        return scheme
+    return (slices, scheme) if scheme else slices
+
+
+def _call(arguments: tuple[Any, ...], out: torch.Tensor | None) -> calls.ScaledMM:
+    profile, slices, scheme, backend = arguments[8:12]
+    choice = (_profile(profile), _split(slices, scheme), backend)
+    return calls.ScaledMM._make((*arguments[:8], out, *choice))
+
+
+@torch.library.custom_op("mmaemu::scaled_mm", mutates_args=(), schema=f"({_CALL}) -> Tensor")
+def _scaled_mm(*arguments: Any) -> torch.Tensor:  # noqa: ANN401 - as the schema says
+    return calls.scaled_mm(_call(arguments, None), grad=arguments[-1])
+
+
+@_scaled_mm.register_fake
+def _scaled_mm_shape(*arguments: Any) -> torch.Tensor:  # noqa: ANN401 - as the schema says
+    call = _call(arguments, None)
+    rows, columns, dtype = calls.refuse(call, grad=arguments[-1])
+    return call.input.new_empty((rows, columns), dtype=dtype)
+
+
+@torch.library.custom_op(
+    "mmaemu::scaled_mm_out", mutates_args=("out",), schema=f"({_CALL}, Tensor(a!) out) -> ()"
+)
+def _scaled_mm_out(*arguments: Any) -> None:  # noqa: ANN401 - as the schema says
+    *rest, out = arguments
+    calls.scaled_mm(_call(tuple(rest), out), grad=rest[-1])
+
+
+@_scaled_mm_out.register_fake
+def _scaled_mm_out_shape(*arguments: Any) -> None:  # noqa: ANN401 - as the schema says
+    *rest, out = arguments
+    rows, columns, _ = calls.refuse(_call(tuple(rest), out), grad=rest[-1])
+    if tuple(out.shape) != (rows, columns):
+        raise UnsupportedFeatureError(
+            f"out= has shape {tuple(out.shape)} and would be resized to {(rows, columns)}, which a "
+            "traced call cannot do; pass an out= of that shape"
+        )
+
+
+@torch.library.custom_op(
+    "mmaemu::accumulate",
+    mutates_args=(),
+    schema=(
+        "(Tensor a, Tensor b, bool use_fast_accum, str profile, int slices, str scheme, "
+        "str backend, ScalarType out_dtype_for_split) -> Tensor"
+    ),
+)
+def _accumulate(*arguments: Any) -> torch.Tensor:  # noqa: ANN401 - as the schema says
+    a, b, fast, profile, slices, scheme, backend, out_dtype = arguments
+    split = _split(slices, scheme)
+    return calls.accumulate(
+        calls.Accumulate(a, b, fast, _profile(profile), split, backend, out_dtype)
+    )
+
+
+@_accumulate.register_fake
+def _accumulate_shape(a: torch.Tensor, b: torch.Tensor, *_: Any) -> torch.Tensor:  # noqa: ANN401
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=torch.float32)
+
+
+def _refuse_vmap(*_: Any) -> None:  # noqa: ANN401 - whatever the schema says
+    raise UnsupportedFeatureError(
+        "mmaemu computes one GEMM at a time and cannot run under torch.vmap; loop over the batch, "
+        "or fold it into the rows of the first operand"
+    )
+
+
+for _op in (_scaled_mm, _scaled_mm_out, _accumulate):
+    _op.register_vmap(_refuse_vmap)
+
+
+def scaled_mm(call: calls.ScaledMM) -> torch.Tensor:
+    """Run a scaled_mm call through the operator; arguments as `mmaemu.api.scaled_mm`."""
+    *tensors_to_fast, out, profile, splitk, backend = call
+    slices, scheme = _split_fields(splitk)
+    grad = calls.requires_grad(*call[:6], out)
+    options = (_profile_name(profile), slices, scheme, backend, grad)
+    if out is None:
+        result: torch.Tensor = torch.ops.mmaemu.scaled_mm(*tensors_to_fast, *options)
+        return result
+    torch.ops.mmaemu.scaled_mm_out(*tensors_to_fast, *options, out)
+    return out
+
+
+def accumulate(call: calls.Accumulate) -> torch.Tensor:
+    """Run an accumulate call through the operator; arguments as `mmaemu.api.accumulate`."""
+    a, b, fast, profile, splitk, backend, out_dtype = call
+    slices, scheme = _split_fields(splitk)
+    result: torch.Tensor = torch.ops.mmaemu.accumulate(
+        a, b, fast, _profile_name(profile), slices, scheme, backend, out_dtype
+    )
+    return result
