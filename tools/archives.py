@@ -201,22 +201,20 @@ def load_tree(project: Project) -> Tree:
     modes: dict[str, int] = {}
     for path in sorted(project.root.rglob("*")):
         name = path.relative_to(project.root)
-        if _is_cache(name) or not path.is_file():
+        if is_cache(name.parts[0]) or _is_bytecode(name) or not path.is_file():
             continue
         files[name.as_posix()] = path.read_bytes()
         modes[name.as_posix()] = stat.S_IMODE(path.stat().st_mode)
     return Tree(project, project.version, files, modes)
 
 
-def _is_cache(name: Path) -> bool:
-    top = name.parts[0]
-    return (
-        name.suffix == ".pyc"
-        or "__pycache__" in name.parts
-        or top in CACHES
-        or top.startswith(".venv")
-        or top.endswith(".egg-info")
-    )
+def is_cache(top: str) -> bool:
+    """Whether a name at the top of a tree is a cache, an environment or build output."""
+    return top in CACHES or top.startswith(".venv") or top.endswith(".egg-info")
+
+
+def _is_bytecode(name: Path) -> bool:
+    return name.suffix == ".pyc" or "__pycache__" in name.parts
 
 
 def load_artefact(path: Path, tree: Tree, options: Options) -> Artefact:

@@ -55,7 +55,8 @@ INFO_FILES: Final = frozenset({"METADATA", "WHEEL", "RECORD", "entry_points.txt"
 # What an sdist must carry wherever the tree has it: without them it cannot be built or tested.
 SDIST_NEEDS: Final = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "LICENSES", "tests")
 STALE: Final = re.compile(
-    r"(^|/)(__pycache__|\.git|\.nox|\.venv[^/]*|\.[a-z_]+_cache|build|dist|site|[^/]+\.egg-info)/"
+    r"(^|/)(__pycache__|\.git|\.nox|\.venv[^/]*|\.[a-z_]+_cache|[^/]+\.egg-info)/"
+    r"|^(build|dist|site)/"
     r"|\.(pyc|pyo|orig|rej|swp|whl)$"
 )
 REGULAR_MODE: Final = 0o644

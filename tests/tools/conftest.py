@@ -8,13 +8,14 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 PYPROJECT = """\
 [build-system]
-requires = ["hatchling"]
+requires = ["hatchling=={hatchling}"]
 build-backend = "hatchling.build"
 
 [project]
@@ -112,7 +113,9 @@ def project_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("template") / "pkgx"
     repository = Repository(root)
     real = Path(__file__).resolve().parents[2]
-    repository.write("pyproject.toml", PYPROJECT)
+    repository.write(
+        "pyproject.toml", PYPROJECT.replace("{hatchling}", metadata.version("hatchling"))
+    )
     repository.write("README.md", "# pkgx\n\nSee [the site](https://pkgx.invalid/).\n")
     repository.write("pkgx/__init__.py", '"""A stand-in."""\n')
     repository.write("pkgx/_version.py", '"""The version."""\n\n__version__ = "0.1.0"\n')
