@@ -22,6 +22,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 MATRIX = PROJECT["tool"]["mmaemu"]["matrix"]
 TORCH = os.environ.get("MMAEMU_TORCH") or MATRIX["torch"][MATRIX["default"]]
 INDEX = os.environ.get("MMAEMU_TORCH_INDEX_URL")
+GROUPS = nox.project.dependency_groups(PROJECT, "test", "lint", "build", "release")
 POINTS = [
     nox.param(version, id=f"torch-{version}", tags=[f"torch-{version}"])
     for version in MATRIX["torch"].values()
@@ -30,9 +31,9 @@ SHARED = Path(".nox", "env", "Scripts" if sys.platform == "win32" else "bin", "p
 
 
 def install(session: nox.Session, torch: str) -> None:
-    """Install one torch, then this checkout and what tests and lint need."""
+    """Install one torch, then this checkout and what its sessions need."""
     session.install(f"torch=={torch}", *(["--index-url", INDEX] if INDEX else []))
-    session.install("-e", ".", *nox.project.dependency_groups(PROJECT, "lint"))
+    session.install("-e", ".", *GROUPS)
 
 
 @nox.session(reuse_venv=True, default=False)

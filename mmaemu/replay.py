@@ -396,6 +396,7 @@ def _bias(spec: Mapping[str, Any]) -> torch.Tensor:
 def _out_buffer(spec: Mapping[str, Any]) -> torch.Tensor:
     dtype, shape = _dtype(spec["dtype"]), tuple(spec["shape"])
     stored = shape if spec["contiguous"] else shape[::-1]
-    filled = np.full((int(np.prod(stored)) * dtype.itemsize,), FILL, np.uint8)
+    width = dtype.itemsize
+    filled = np.full((int(np.prod(stored)) * width,), FILL, np.uint8).view(f"u{width}")
     buffer = _tensor(filled, dtype).reshape(stored)
     return buffer if spec["contiguous"] else buffer.t()

@@ -75,7 +75,7 @@ class Tally:
             return
         try:
             result = replay(row, backend=backend)
-        except (NotReplayableError, KeyError, TypeError, ValueError) as error:
+        except (NotReplayableError, KeyError, RuntimeError, TypeError, ValueError) as error:
             # Raised while the call is prepared: the row says something not understood here.
             self._not_run(f"{row.id}: not run: {type(error).__name__}: {error}")
             return

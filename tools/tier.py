@@ -1,22 +1,24 @@
 """Run one test tier and write its result to build/tiers/<name>.json.
 
     python tools/tier.py t1 [--as NAME] [--commit-log] [pytest arguments]
+    python tools/tier.py --summary
 
 Arguments that are not known here go to pytest (t2: to replay_truth.py). The output is shown and
-kept in build/tiers/<name>.log; --commit-log copies both to docs/validation_logs/<date>/<name>/.
-Exit 0 pass, 1 fail, 2 could not run, 3 not run.
+kept in build/tiers/<name>.log; --commit-log copies both to docs/validation_logs/<date>/<name>/;
+--summary prints what the results at hand counted. Exit 0 pass, 1 fail, 2 could not run, 3 not run.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
@@ -166,15 +168,44 @@ def commit_log(name: str, today: str) -> Path:
     return folder
 
 
+def summary(results: Path) -> list[str]:
+    """One line per result file that has counts, and their total."""
+    lines, total = [], {"passed": 0, "failed": 0, "skipped": 0}
+    for path in sorted(results.glob("*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document.get("schema") != SCHEMA:
+            continue
+        counts = document["parts"]["host"]["counts"]
+        if not counts:
+            continue
+        shown = {
+            "passed": counts["passed"],
+            "failed": counts["failures"] + counts["errors"],
+            "skipped": counts["skipped"],
+        }
+        total = {key: total[key] + value for key, value in shown.items()}
+        lines.append(_summary_line(document["tier"], shown))
+    return [*lines, _summary_line("total", total)]
+
+
+def _summary_line(name: str, counts: Mapping[str, int]) -> str:
+    return f"{name}: " + ", ".join(f"{value} {key}" for key, value in counts.items())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; see the module docstring."""
     parser = argparse.ArgumentParser(
         prog="tier", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tier", choices=sorted(TIERS))
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("tier", nargs="?", choices=sorted(TIERS))
+    what.add_argument("--summary", action="store_true", help="print what the results counted")
     parser.add_argument("--as", dest="name", help="name of the result; the tier's if left out")
     parser.add_argument("--commit-log", action="store_true", help="copy result and log into docs/")
     arguments, extra = parser.parse_known_args(argv)
+    if arguments.summary:
+        print("\n".join(summary(RESULTS)))
+        return PASS
     name = arguments.name or arguments.tier
 
     def action() -> int:

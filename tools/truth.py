@@ -141,7 +141,7 @@ def _toolbox_set(label: str, entry: Mapping[str, Any], arrays: Mapping[str, Bits
         arrays[names[name]] if fmt == "tf32" else _exact_codes(fmt, values[name]) for name in "ab"
     )
     # The accumulator of a half-precision output is rounded on the way in; the result is exact.
-    c = FORMATS[entry["out"]].encode(values["c"])
+    c = FORMATS[entry["out"]].encode(values["c"] if entry["c_used"] else 0 * values["c"])
     d = _exact_codes(entry["out"], values["d"])
     return MmaRecord(label, label, "toolbox", model.name, "vector", fmt, fmt, a, b, c, d)
 

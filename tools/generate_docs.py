@@ -1,0 +1,181 @@
+"""Write the documentation that is made from the code's own tables.
+
+    python tools/generate_docs.py           # write
+    python tools/generate_docs.py --check   # exit 1 where a file is not what would be written
+
+A target is a whole file, or the part of a file between `<!-- NAME: ... -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from files import ROOT, write_bytes
+from findings import Finding, Outcome, UnusableError, run
+
+sys.path.insert(0, str(ROOT))
+
+CODE: Final = "DOC101"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A file, or a marked part of it, and what makes its text.
+
+    Attributes:
+        path: path in the repository.
+        render: returns the text.
+        mark: name of the marked part; None for the whole file.
+    """
+
+    path: str
+    render: Callable[[], str]
+    mark: str | None = None
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def profiles() -> str:
+    """The reference platforms, one row a profile."""
+    from mmaemu.instruction.models import get_preset
+    from mmaemu.profiles.profile import get_profile, list_profiles
+
+    rows = []
+    for name in list_profiles():
+        profile = get_profile(name)
+        model = get_preset(profile.preset, warn=False)
+        rows.append(
+            (
+                f"`{name}`",
+                profile.gpu_name or "none",
+                profile.caller,
+                _workspace(profile.workspace_bytes),
+                f"`{model.name}` ({model.maturity})",
+                profile.splitk_maturity,
+            )
+        )
+    return table(
+        ("profile", "GPU", "caller", "workspace", "instruction model", "split-K table"), rows
+    )
+
+
+def _workspace(size: int | None) -> str:
+    if size is None:
+        return "unknown"
+    return f"{size // 2**20} MiB" if size else "none"
+
+
+def settings() -> str:
+    """docs/reference/settings.md."""
+    from mmaemu._settings import SETTINGS
+
+    audiences = {
+        "package": "Read by the package",
+        "tests": "Read by tests and test sessions",
+        "release": "Read by the release tools",
+    }
+    parts = [
+        "# Environment variables\n\n"
+        "Values are read when they are needed; an empty variable counts as not set. Booleans are "
+        "`1 true yes on` and `0 false no off`, in any case; another word is an error.\n"
+    ]
+    for audience, title in audiences.items():
+        rows = [
+            (
+                f"`{item.variable}`",
+                item.kind,
+                f"`{item.default}`" if item.default else "",
+                item.meaning,
+            )
+            for item in SETTINGS
+            if item.audience == audience
+        ]
+        parts.append(f"## {title}\n\n{table(('variable', 'type', 'default', 'meaning'), rows)}")
+    return "\n".join(parts)
+
+
+def _default(value: str | None) -> str:
+    return f"`{value}`" if value else ""
+
+
+def command_line() -> str:
+    """docs/reference/cli.md."""
+    from mmaemu.cli import reference
+
+    return reference.page()
+
+
+TARGETS: Final = (
+    Target("README.md", profiles, mark="profiles"),
+    Target("docs/reference/settings.md", settings),
+    Target("docs/reference/cli.md", command_line),
+)
+
+
+def updated(target: Target, current: str) -> str:
+    """The text that the file should have.
+
+    Raises:
+        UnusableError: the file lacks the mark.
+    """
+    text = target.render()
+    if target.mark is None:
+        return text
+    pattern = re.compile(
+        rf"(<!-- {re.escape(target.mark)}\b[^>]*-->\n).*?(<!-- end -->)", re.DOTALL
+    )
+    if not pattern.search(current):
+        raise UnusableError(f"{target.path} has no part <!-- {target.mark} ... --> <!-- end -->")
+    return pattern.sub(lambda match: f"{match[1]}{text}{match[2]}", current, count=1)
+
+
+def stale(root: Path) -> list[tuple[Target, str]]:
+    """The targets whose file differs, each with the text it should have."""
+    found = []
+    for target in TARGETS:
+        path = root / target.path
+        current = path.read_text(encoding="utf-8") if path.exists() else ""
+        wanted = updated(target, current)
+        if wanted != current:
+            found.append((target, wanted))
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see the module docstring."""
+    parser = argparse.ArgumentParser(
+        prog="generate_docs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing, report what differs")
+
+    def action(arguments: argparse.Namespace) -> Outcome:
+        differing = stale(ROOT)
+        if not arguments.check:
+            for target, text in differing:
+                write_bytes(ROOT / target.path, text.encode())
+                print(f"wrote {target.path}")
+            differing = stale(ROOT)
+        return Outcome(
+            tuple(
+                Finding(CODE, target.path, "is not what its tables say; run tools/generate_docs.py")
+                for target, _ in differing
+            )
+        )
+
+    return run(parser, action, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
