@@ -60,6 +60,26 @@ def t2(session: nox.Session) -> None:
     session.run(str(SHARED), "tools/tier.py", "t2", *session.posargs, external=True)
 
 
+@nox.session(venv_backend="none", requires=["env"], default=False)
+def t5(session: nox.Session) -> None:
+    """Wheel and sdist built from this tree, installed in clean environments outside it."""
+    session.run(str(SHARED), "tools/tier.py", "t5", *session.posargs, external=True)
+
+
+@nox.session(reuse_venv=True, default=False)
+def dist(session: nox.Session) -> None:
+    """Wheel and sdist: built twice, compared, checked, with their checksums."""
+    session.install(*nox.project.dependency_groups(PROJECT, "dist"))
+    session.run("python", "tools/dist.py", *session.posargs)
+
+
+@nox.session(reuse_venv=True, default=False)
+def fatbin(session: nox.Session) -> None:
+    """The frozen binaries in the tree: their manifest, their hashes, their sources."""
+    session.install(*nox.project.dependency_groups(PROJECT, "dist"))
+    session.run("python", "tools/check_dist.py", "--verify-manifest", *session.posargs)
+
+
 @nox.session(venv_backend="none", requires=["env"])
 def lint(session: nox.Session) -> None:
     """Style, types, layers, repository policy, stored data."""
@@ -70,6 +90,7 @@ def lint(session: nox.Session) -> None:
     session.run(str(SHARED), "tools/check_c_format.py", external=True)
     session.run(str(SHARED), "tools/check_repo.py", external=True)
     session.run(str(SHARED), "tools/check_data.py", external=True)
+    session.run(str(SHARED), "tools/check_workflows.py", external=True)
 
 
 @nox.session(python=MATRIX["python"], default=False)

@@ -335,16 +335,17 @@ def _action(arguments: argparse.Namespace) -> int:
     print("dist: " + ", ".join(f"{name} {version}" for name, version in versions.items()))
     tree = load_tree(project)
     status = _status(project.root, dirty=arguments.dirty)
-    request = Request(tree, arguments.version, arguments.tag, status)
+    tag = arguments.tag or None
+    request = Request(tree, arguments.version, tag, status)
     outcome = apply_rules(PREFLIGHT, request) + apply_rules(check_dist.TREE, tree)
     if outcome.findings:
         return report("dist", outcome)
     with tempfile.TemporaryDirectory(prefix="dist-") as folder:
         built = build_all(project, Path(folder))
-        options = Options(arguments.tag, arguments.require_fatbins, check_dist.file_limit())
+        options = Options(tag, arguments.require_fatbins, check_dist.file_limit())
         outcome += apply_rules(BUILDS, built)
         outcome += check_dist.check_files(list(built.first), tree, options)
-        outcome = Outcome(tuple(dict.fromkeys(outcome.findings)), tuple(set(outcome.skipped)))
+        outcome = Outcome(tuple(outcome.findings), tuple(dict.fromkeys(outcome.skipped)))
         if outcome.exit_code == PASS:
             publish(built.first, arguments.out)
             for path in built.first:
@@ -358,7 +359,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="dist", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", help="refuse unless the tree has this version")
-    parser.add_argument("--tag", help="refuse unless this is the tree's release tag")
+    parser.add_argument("--tag", help="refuse unless this is the tree's tag; empty: no tag")
     parser.add_argument("--require-fatbins", action="store_true", help="see check_dist")
     parser.add_argument("--dirty", action="store_true", help="build although the tree is not HEAD")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the files go")
