@@ -69,14 +69,14 @@ def t5(session: nox.Session) -> None:
 @nox.session(reuse_venv=True, default=False)
 def dist(session: nox.Session) -> None:
     """Wheel and sdist: built twice, compared, checked, with their checksums."""
-    session.install(*nox.project.dependency_groups(PROJECT, "dist"))
+    session.install(*nox.project.dependency_groups(PROJECT, "build"))
     session.run("python", "tools/dist.py", *session.posargs)
 
 
 @nox.session(reuse_venv=True, default=False)
 def fatbin(session: nox.Session) -> None:
     """The frozen binaries in the tree: their manifest, their hashes, their sources."""
-    session.install(*nox.project.dependency_groups(PROJECT, "dist"))
+    session.install(*nox.project.dependency_groups(PROJECT, "build"))
     session.run("python", "tools/check_dist.py", "--verify-manifest", *session.posargs)
 
 

@@ -203,12 +203,12 @@ def tool_versions(project: Project) -> dict[str, str]:
         except metadata.PackageNotFoundError as error:
             raise UnusableError(
                 f"{name} is not installed beside {sys.executable}; "
-                "install the dependency group `dist`"
+                "install the dependency group `build`"
             ) from error
         if found[name] != pins.get(name, found[name]):
             raise UnusableError(
                 f"{name} {found[name]} is installed, pyproject.toml pins {pins[name]}: the tool is "
-                "at fault, not the distribution; install the dependency group `dist`"
+                "at fault, not the distribution; install the dependency group `build`"
             )
     if Version(found["packaging"]) < PACKAGING:
         raise UnusableError(
@@ -219,13 +219,13 @@ def tool_versions(project: Project) -> dict[str, str]:
 
 
 def _pins(project: Project) -> dict[str, str]:
-    """Exact pins of the dependency group `dist`."""
-    rows = project.document.get("dependency-groups", {}).get("dist", [])
+    """Exact pins of the dependency group `build`."""
+    rows = project.document.get("dependency-groups", {}).get("build", [])
     requirements = [Requirement(row) for row in rows if isinstance(row, str)]
     return {
         requirement.name: next(iter(requirement.specifier)).version
         for requirement in requirements
-        if requirement.specifier
+        if str(requirement.specifier).startswith("==")
     }
 
 

@@ -187,7 +187,7 @@ def test_an_old_tool_is_blamed_not_the_distribution(project: Any, tmp_path: Path
 
 
 def test_a_tool_that_is_not_the_pinned_one_is_refused(project: Any, tmp_path: Path) -> None:
-    _append(project, '\n[dependency-groups]\ndist = ["twine==1.0"]\n')
+    _append(project, '\n[dependency-groups]\nbuild = ["twine==1.0"]\n')
     done = make(project.root, tmp_path / "out")
     assert done.returncode == 2
     assert "pyproject.toml pins 1.0" in done.stderr
