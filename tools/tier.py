@@ -65,6 +65,8 @@ TIERS: Final = {
     )
 }
 
+# What an exit code means; any other is a failure.
+PYTEST_STATUS: Final = {PASS: "pass", NO_TESTS: "not-run"}
 STATUS: Final = {PASS: "pass", FAIL: "fail", UNUSABLE: "not-run", INCONCLUSIVE: "not-run"}
 EXIT_OF_STATUS: Final = {"pass": PASS, "fail": FAIL, "not-run": INCONCLUSIVE}
 
@@ -85,10 +87,8 @@ def run(tier: Tier, name: str, extra: Sequence[str]) -> dict[str, Any]:
         command.append(f"--junitxml={junit}")
     code = _run_and_keep(command, RESULTS / f"{name}.log")
     counts = _counts(junit) if tier.pytest and junit.exists() else {}
-    status = STATUS.get(code, "fail")
+    status = (PYTEST_STATUS if tier.pytest else STATUS).get(code, "fail")
     reason = "" if status == "pass" else f"{' '.join(tier.command)} exited with {code}"
-    if tier.pytest and code == NO_TESTS:
-        status, reason = "not-run", "no test was collected"
     return {
         "schema": SCHEMA,
         "tier": name,

@@ -1,0 +1,110 @@
+"""The sessions of noxfile.py, by running the real nox."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nox import registry as nox_registry
+
+from files import ROOT, read_toml
+
+MATRIX = read_toml(ROOT / "pyproject.toml")["tool"]["mmaemu"]["matrix"]
+POINTS = {(python, torch) for python in MATRIX["python"] for torch in MATRIX["torch"].values()}
+
+
+def nox(*arguments: str, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = {key: value for key, value in os.environ.items() if key != "CI"}
+    return subprocess.run(
+        [sys.executable, "-m", "nox", *arguments],
+        cwd=cwd,
+        env={**environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def listed(*arguments: str) -> list[dict[str, Any]]:
+    done = nox("--list", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    sessions: list[dict[str, Any]] = json.loads(done.stdout)
+    return sessions
+
+
+def points(sessions: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    return {(entry["python"], entry["call_spec"]["torch"]) for entry in sessions}
+
+
+@pytest.mark.parametrize("session", ["t0_matrix", "t1_matrix"])
+def test_the_matrix_is_listed_as_json(session: str) -> None:
+    assert points(listed("-s", session)) == POINTS
+
+
+def test_points_are_named_without_quotes() -> None:
+    chosen = listed("-s", "t0_matrix", "t1_matrix", "-p", "3.11", "-t", "torch-2.6.0")
+    assert [(entry["name"], *points([entry])) for entry in chosen] == [
+        ("t0_matrix", ("3.11", "2.6.0")),
+        ("t1_matrix", ("3.11", "2.6.0")),
+    ]
+
+
+def test_a_tag_alone_selects_the_matrix_though_it_is_no_default() -> None:
+    chosen = listed("-t", "torch-2.7.1")
+    assert {entry["name"] for entry in chosen} == {"t0_matrix", "t1_matrix"}
+    assert points(chosen) == {(python, "2.7.1") for python in MATRIX["python"]}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-s", "t1_matrix", "-p", "3.99"),
+        ("-s", "t1_matrix", "-t", "torch-1.0"),
+        ("-t", "no-such-tag"),
+        ("-s", "t9"),
+    ],
+)
+def test_a_point_that_does_not_exist_is_an_error(arguments: tuple[str, ...]) -> None:
+    assert nox(*arguments).returncode == 3
+
+
+def test_without_points_a_tier_runs_once() -> None:
+    chosen = [entry["session"] for entry in listed("-s", "t0", "t1", "t2")]
+    assert chosen == ["env", "t0", "t1", "t2"]
+
+
+def test_the_default_is_tests_and_lint() -> None:
+    chosen = [entry["session"] for entry in listed()]
+    assert chosen == ["env", "t0", "t1", "lint"]
+
+
+def test_the_torch_of_the_tiers_is_the_matrix_default_unless_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("MMAEMU_TORCH", raising=False)
+    default = MATRIX["torch"][MATRIX["default"]]
+    nox_registry.reset()
+    assert runpy.run_path("noxfile.py", run_name="first")["TORCH"] == default
+    monkeypatch.setenv("MMAEMU_TORCH", "2.7.1")
+    nox_registry.reset()
+    assert runpy.run_path("noxfile.py", run_name="second")["TORCH"] == "2.7.1"
+
+
+def test_a_missing_interpreter_is_an_error(tmp_path: Path) -> None:
+    shutil.copyfile(ROOT / "noxfile.py", tmp_path / "noxfile.py")
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    old = 'python = ["3.10", '
+    assert old in project
+    (tmp_path / "pyproject.toml").write_text(project.replace(old, 'python = ["3.99", ', 1))
+    done = nox("-s", "t0_matrix", "-p", "3.99", "-t", "torch-2.6.0", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "3.99" in done.stderr
+    assert "not found" in done.stderr
