@@ -432,7 +432,7 @@ def _gemm_vectors(subject: _Subject, tally: _Tally) -> None:
 
 
 def _family_cases(family: str) -> Iterator[tuple[str, tuple[str, str], GemmPlan]]:
-    """Model, formats and plan of each case; the formats take turns, another one first per family."""
+    """Model, formats and plan of each case; formats take turns, each family starts elsewhere."""
     cases = [
         (name, split, fast)
         for name, splits in PLATFORM_SPLITS.items()
