@@ -14,8 +14,9 @@ def run(context: Context, *commands: str) -> None:
     """Run commands one after the other; the first that fails ends the task with its code."""
     for command in commands:
         done = context.run(f"{shlex.quote(sys.executable)} {command}", echo=True, warn=True)
-        if done is None or done.exited:
-            raise Exit(code=done.exited if done else 1)
+        code = 1 if done is None else done.exited  # A failed result is falsy.
+        if code:
+            raise Exit(code=code)
 
 
 @task
