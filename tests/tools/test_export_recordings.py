@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import export_recordings as exporter
+from export import export_recordings as exporter
 from files import ROOT
 from findings import UnusableError
 from mmaemu.recordings import Record, read_folder, storage
