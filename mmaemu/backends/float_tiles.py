@@ -12,7 +12,7 @@ range. The matrix product may round any way: its exponent stays right.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -57,6 +57,8 @@ _STRIDE_BITS = 3
 _MOST_PRODUCTS = 128
 # With K up to 2^40 an accumulator's exponent is at most this far above the largest product's.
 _GROWTH = 42
+# Tables are kept for this many methods and devices; those of one take a few KiB.
+_REMEMBERED = 64
 # Exponents of normal fp32 numbers.
 _LOWEST, _HIGHEST = -126, 127
 
@@ -184,6 +186,7 @@ class FloatTile:
         self._unit_bits = self._unit.view(numbers.integer)
         self._powers = torch.empty(shape, dtype=method.powers.dtype, device=part.device)
         self._c_field = torch.empty(shape, dtype=numbers.integer, device=part.device)
+        self._constants = _constants(method, part.device)
 
     def chain(self, run: TileRun) -> torch.Tensor:
         """Return the results of one chain from +0.
@@ -245,29 +248,61 @@ class FloatTile:
         torch.mul(a.unsqueeze(2), b.unsqueeze(1), out=self._terms[1:])
         torch.div(self._terms, self._unit, rounding_mode="trunc", out=self._terms)
         torch.sum(self._terms, 0, out=self._sum)
-        if self._method.dropped_bits:
-            self._sum.view(self._method.numbers.integer).bitwise_and_(
-                -(1 << self._method.dropped_bits)
-            )
+        self._sum.view(self._method.numbers.integer).bitwise_and_(self._constants.kept)
         torch.mul(self._sum, self._unit, out=self._c)
 
     def _find_unit(self) -> None:
         """Set the unit to 2^(E - F), from the power sum and the accumulator, as patterns."""
         method, field, unit = self._method, self._c_field, self._unit_bits
-        fraction_bits, bias = method.numbers.fraction_bits, method.numbers.bias
-        powers = self._powers.view(method.powers.integer)
-        shift = method.powers.fraction_bits + _STRIDE_BITS
+        constants, powers = self._constants, self._powers.view(method.powers.integer)
         if method.powers is method.numbers:
-            torch.bitwise_right_shift(powers, shift, out=unit)
+            torch.bitwise_right_shift(powers, constants.power_field, out=unit)
         else:
-            unit.copy_(powers.bitwise_right_shift_(shift))
+            unit.copy_(powers.bitwise_right_shift_(constants.power_field))
         # Both exponents as biased exponents of `numbers`. That of a zero accumulator is 0 there.
-        unit.add_(bias - method.offset).bitwise_left_shift_(fraction_bits)
-        torch.bitwise_and(self._c_bits, ((2 * bias) + 1) << fraction_bits, out=field)
+        unit.add_(constants.rebias).bitwise_left_shift_(constants.field)
+        torch.bitwise_and(self._c_bits, constants.exponent, out=field)
         torch.maximum(unit, field, out=unit)
         if method.floor > -method.offset:
-            unit.clamp_(min=(method.floor + bias) << fraction_bits)
-        unit.sub_(method.model.fraction_bits << fraction_bits)
+            torch.maximum(unit, constants.floor, out=unit)
+        unit.sub_(constants.fraction)
+
+
+class _Constants(NamedTuple):
+    """Numbers of `FloatTile` as integer tensors without dimensions.
+
+    Torch would convert a Python int at every operation, which is a tenth of a step's time.
+    """
+
+    power_field: torch.Tensor
+    rebias: torch.Tensor
+    field: torch.Tensor
+    exponent: torch.Tensor
+    floor: torch.Tensor
+    fraction: torch.Tensor
+    kept: torch.Tensor
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _constants(method: Method, device: torch.device) -> _Constants:
+    bits, bias = method.numbers.fraction_bits, method.numbers.bias
+    values = {
+        "power_field": method.powers.fraction_bits + _STRIDE_BITS,
+        "rebias": bias - method.offset,
+        "field": bits,
+        "exponent": (2 * bias + 1) << bits,
+        "floor": (method.floor + bias) << bits,
+        "fraction": method.model.fraction_bits << bits,
+        "kept": -(1 << method.dropped_bits),
+    }
+    integers = dict.fromkeys(values, method.numbers.integer)
+    integers["power_field"] = method.powers.integer
+    return _Constants(
+        **{
+            name: torch.tensor(value, dtype=integers[name], device=device)
+            for name, value in values.items()
+        }
+    )
 
 
 def add_nearest(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -314,7 +349,7 @@ def finite_values(fmt: str) -> NDArray[np.float64]:
     return np.where(np.isfinite(values), values, 0.0)
 
 
-@cache
+@lru_cache(maxsize=_REMEMBERED)
 def _tables(
     method: Method, device: torch.device
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
