@@ -19,12 +19,24 @@ TIER_OF_FOLDER = {
     "mutants": "t4",
     "install": "t5",
     "performance": "t6",
+    "site": "docs",
 }
+# Collected only when named on the command line: they need what only their own session installs.
+ON_DEMAND = frozenset({"site"})
 TIERS = frozenset(TIER_OF_FOLDER.values())
 
 # Examples are the same on every run, and a slow machine is no failure.
 settings.register_profile("mmaemu", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("mmaemu")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave folders on demand alone unless an argument names them or a file in them."""
+    parts = collection_path.relative_to(config.rootpath / "tests").parts
+    if parts[:1] and parts[0] in ON_DEMAND:
+        named = any(f"tests/{parts[0]}" in str(argument) for argument in config.args)
+        return None if named else True
+    return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
