@@ -66,6 +66,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("CACHE_DIR", "path", None, "package", "Folder of verdict and kernel caches."),
     Setting("FATBIN_DIR", "path", None, "package", "Folder with fatbins used instead of bin/."),
     Setting("LIBCUDA_PATH", "path", None, "package", "The CUDA driver library to load."),
+    Setting("CUBLASLT_PATH", "path", None, "package", "The cuBLASLt library to load."),
     Setting("NVRTC_PATH", "path", None, "package", "The NVRTC library to load."),
     Setting(
         "GPU_LOCK",
@@ -75,6 +76,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "Command put before every GPU test so that one process at a time uses the GPU.",
     ),
     Setting("TRUTH_DIR", "path", None, "tests", "Folder of hardware recordings that t2 replays."),
+    Setting("TABLES_DIR", "path", None, "tests", "Recorded split-K tables as they were published."),
     Setting("TEST_FATBIN_DIR", "path", None, "tests", "Fatbins the CUDA tests use."),
     Setting(
         "TEST_FAULT",
@@ -172,6 +174,21 @@ def assigned() -> dict[str, str]:
     """The variables that are set, by full name, in the order of the table."""
     values = {each.variable: os.environ.get(each.variable, "").strip() for each in SETTINGS}
     return {name: value for name, value in values.items() if value}
+
+
+def state() -> tuple[object, ...]:
+    """Return the raw values of all settings that computing depends on, as a key for caches.
+
+    Every setting has the same value in two equal states. Costs well below a microsecond, unlike
+    reading the settings one by one.
+    """
+    raw = os.environ._data  # type: ignore[attr-defined]  # noqa: SLF001 - a plain dict: 20 x faster.
+    return tuple(map(raw.get, _STATE_KEYS))
+
+
+_STATE_KEYS: Final = tuple(
+    os.environ.encodekey(setting.variable) for setting in SETTINGS if setting.audience != "release"
+)
 
 
 def profile() -> str:

@@ -12,13 +12,15 @@ from typing import Final
 import torch
 
 from mmaemu import calls, torch_op
-from mmaemu.errors import MmaemuError
+from mmaemu.errors import MmaemuError, UnsupportedFeatureError
 from mmaemu.instruction.models import get_preset
 from mmaemu.profiles.profile import Profile, get_profile
 from mmaemu.profiles.resolve import SplitDecision
 from mmaemu.validation import COMPUTED_OPERANDS, OUTPUTS, dtype_name
 
-_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+_DENSE: Final = torch.strided
+_REQUIRED: Final = ("input", "mat2", "scale_a", "scale_b")
+_OPTIONAL: Final = ("bias", "scale_result", "out")
 
 
 @dataclass(frozen=True)
@@ -123,10 +125,11 @@ def scaled_mm(  # noqa: PLR0917 - torch's signature
         splitk,
         backend,
     )
-    tensors = (input, mat2, scale_a, scale_b, bias, scale_result, out)
-    _check_types(call)
-    if _is_eager(tensors):
-        return calls.scaled_mm(call, grad=calls.requires_grad(*tensors))
+    tensors = call.tensors
+    if torch.compiler.is_compiling():
+        _check_types(call)
+    elif _types_are_plain(call, tensors) and _is_eager(input):
+        return calls.scaled_mm(call, grad=calls.requires_grad(tensors))
     return torch_op.scaled_mm(call)
 
 
@@ -173,7 +176,12 @@ def accumulate(
     """
     call = calls.Accumulate(a, b, use_fast_accum, profile, splitk, backend, out_dtype_for_split)
     _check_accumulate(call)
-    if _is_eager((a, b)):
+    if (
+        not torch.compiler.is_compiling()
+        and calls.is_plain(a)
+        and calls.is_plain(b)
+        and _is_eager(a)
+    ):
         return calls.accumulate(call)
     return torch_op.accumulate(call)
 
@@ -238,9 +246,8 @@ def explain(  # noqa: PLR0917 - as scaled_mm
     platform = get_profile(profile)
     model = get_preset(platform.preset, warn=False)
     names = (platform.name, model.name, model.maturity)
-    grad = calls.requires_grad(input, mat2, scale_a, scale_b, bias, scale_result, out)
     try:
-        prepared = calls.prepare(call, grad=grad)
+        prepared = calls.prepare(call, grad=calls.requires_grad(call.tensors))
     except MmaemuError as error:
         return CallPlan(_raised(error), *names)
     if prepared.refusal is not None:
@@ -265,21 +272,39 @@ def _raised(error: MmaemuError) -> tuple[str, str]:
     return type(error).__name__, str(error)
 
 
-def _is_eager(tensors: tuple[torch.Tensor | None, ...]) -> bool:
-    """Whether the tensors hold data and nothing traces, transforms or intercepts what is done."""
-    return (
-        not torch.compiler.is_compiling()
-        and not torch._C._len_torch_dispatch_stack()  # noqa: SLF001 - no public way to ask
-        and not torch._C._are_functorch_transforms_active()  # noqa: SLF001 - no public way to ask
-        and all(t is None or (type(t) in _PLAIN and not t.is_meta) for t in tensors)
+def _is_eager(tensor: torch.Tensor) -> bool:
+    """Whether a plain tensor holds data and nothing traces, transforms or intercepts a call."""
+    return not (
+        tensor.is_meta
+        or torch._C._len_torch_dispatch_stack()  # noqa: SLF001 - torch has no public way to ask.
+        or torch._C._are_functorch_transforms_active()  # noqa: SLF001 - as above
+        or torch._C._get_tracing_state()  # noqa: SLF001 - as above
     )
 
 
+def _types_are_plain(call: calls.ScaledMM, tensors: tuple[torch.Tensor | None, ...]) -> bool:
+    """Check the arguments' types, and say whether all tensors are torch's own."""
+    types = tuple(map(type, call))
+    if types not in _PLAIN_CALLS:
+        _check_types(call)
+        if not all(t is None or calls.is_plain(t) for t in tensors):
+            return False
+        _PLAIN_CALLS.add(types)
+    for tensor in tensors:
+        if tensor is not None and tensor.layout is not _DENSE:
+            raise TypeError(f"expected dense tensors, got layout {tensor.layout}; use .to_dense()")
+    return True
+
+
+_PLAIN_CALLS: Final[set[tuple[type, ...]]] = set()
+"""Types of argument lists that were checked before; there are few, since tensors are plain."""
+
+
 def _check_types(call: calls.ScaledMM) -> None:
-    """Raise TypeError for what is no programme that could ever run."""
-    for name in ("input", "mat2", "scale_a", "scale_b"):
+    """Raise TypeError for arguments that no call can have."""
+    for name in _REQUIRED:
         _check_tensor(name, getattr(call, name))
-    for name in ("bias", "scale_result", "out"):
+    for name in _OPTIONAL:
         if getattr(call, name) is not None:
             _check_tensor(name, getattr(call, name))
     if call.out_dtype is not None and not isinstance(call.out_dtype, torch.dtype):
@@ -309,6 +334,11 @@ def _check_accumulate(call: calls.Accumulate) -> None:
         )
     if call.a.device != call.b.device:
         raise ValueError(f"a and b must be on one device, got {call.a.device} and {call.b.device}")
+    if calls.requires_grad((call.a, call.b)):
+        raise UnsupportedFeatureError(
+            "a or b requires grad while grad mode is on, and accumulate has no derivative; detach "
+            "them or call under torch.no_grad()"
+        )
 
 
 def _check_options(call: calls.ScaledMM | calls.Accumulate) -> None:
@@ -323,8 +353,6 @@ def _check_options(call: calls.ScaledMM | calls.Accumulate) -> None:
 def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {_got(value)}")
-    if value.layout != torch.strided:
-        raise TypeError(f"{name} must be a dense tensor, got layout {value.layout}; densify it")
 
 
 def _got(value: object) -> str:

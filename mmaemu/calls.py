@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 
 from mmaemu import _settings
 from mmaemu.backends.base import Backend
@@ -68,6 +70,11 @@ class ScaledMM(NamedTuple):
     profile: str | Profile | None
     splitk: Split
     backend: str
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor | None, ...]:
+        """All tensors of the call, None for those that are not given."""
+        return (*self[:6], self.out)
 
 
 class Accumulate(NamedTuple):
@@ -143,51 +150,76 @@ class Prepared:
     refusal: Refusal | None = None
 
 
-def _scale_facts(tensor: torch.Tensor | None) -> Facts | None:
-    if tensor is None:
-        return None
-    return (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, 0, 0)
-
-
 def _facts(tensor: torch.Tensor) -> Facts:
     offset = tensor.storage_offset() * tensor.element_size()
-    # A tensor without data has no address; it counts as lying in aligned storage.
-    address = offset if tensor.is_meta or not _is_plain(tensor) else tensor.data_ptr()
     return (
         tensor.shape,
         tensor.stride(),
         tensor.dtype,
         tensor.device,
-        address % ALIGNMENT,
+        tensor.data_ptr() % ALIGNMENT,
         offset % RECORDED_ALIGNMENT,
     )
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
-
-
-def requires_grad(*tensors: torch.Tensor | None) -> bool:
-    """Whether grad mode is on and one of the tensors requires grad."""
-    return torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in tensors
+def _facts_without_data(tensor: torch.Tensor) -> Facts:
+    """Facts of a tensor without address: it counts as lying in aligned storage."""
+    offset = tensor.storage_offset() * tensor.element_size()
+    return (
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.device,
+        offset % ALIGNMENT,
+        offset % RECORDED_ALIGNMENT,
     )
 
 
-def _call_facts(call: ScaledMM, *, grad: bool) -> Facts:
-    out_dtype = call.out_dtype
+def _scale_facts(tensor: torch.Tensor) -> Facts:
+    return (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+
+def is_plain(tensor: object) -> bool:
+    """Whether a tensor is torch's own, no subclass that stands for something else."""
+    return type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
+
+
+def has_data(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has elements in memory."""
+    return is_plain(tensor) and not tensor.is_meta
+
+
+def requires_grad(tensors: tuple[torch.Tensor | None, ...]) -> bool:
+    """Whether a derivative is asked for: of backward or of forward mode."""
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    # Forward mode has no public way to ask for its state.
+    return forward_ad._current_level >= 0 and any(map(_has_tangent, tensors))  # noqa: SLF001
+
+
+def _has_tangent(tensor: torch.Tensor | None) -> bool:
+    if tensor is None:
+        return False
+    dual = forward_ad.unpack_dual(tensor)  # type: ignore[no-untyped-call]
+    return dual.tangent is not None
+
+
+def _call_facts(call: ScaledMM, *, grad: bool, facts: Callable[[torch.Tensor], Facts]) -> Facts:
+    mat1, mat2, scale_a, scale_b, bias, scale_result, out_dtype, fast, out, *_ = call
     if out_dtype is None:
-        out_dtype = call.input.dtype if call.out is None else call.out.dtype
+        out_dtype = mat1.dtype if out is None else out.dtype
     return (
-        _facts(call.input),
-        _facts(call.mat2),
-        _scale_facts(call.scale_a),
-        _scale_facts(call.scale_b),
-        _scale_facts(call.bias),
-        _scale_facts(call.scale_result),
-        None if call.out is None else _facts(call.out),
+        facts(mat1),
+        facts(mat2),
+        _scale_facts(scale_a),
+        _scale_facts(scale_b),
+        bias if bias is None else _scale_facts(bias),
+        scale_result if scale_result is None else _scale_facts(scale_result),
+        out if out is None else facts(out),
         out_dtype,
-        call.use_fast_accum,
+        fast,
         grad,
     )
 
@@ -218,24 +250,18 @@ def prepare(call: ScaledMM, *, grad: bool) -> Prepared:
         SplitKUnknownError: nothing says how the platform splits K here.
         UnsupportedFeatureError: the model's slow accumulation or split-K is not known.
     """
-    return _decide_scaled_mm(_call_facts(call, grad=grad), *_platform(call))
-
-
-def _platform(call: ScaledMM | Accumulate) -> tuple[str | Profile | None, str, Split, bool]:
-    """Return the arguments and settings beside the facts that a decision depends on."""
-    profile, splitk = call.profile, _split_choice(call.splitk)
-    default = _settings.profile() if profile is None else ""
-    strict = splitk == "auto" and _settings.flag("SPLITK_STRICT")
-    return profile, default, splitk, strict
+    facts = _call_facts(
+        call, grad=grad, facts=_facts if has_data(call.input) else _facts_without_data
+    )
+    return _decide_scaled_mm(facts, call.profile, _split_choice(call.splitk), _settings.state())
 
 
 @functools.lru_cache(maxsize=REMEMBERED, typed=True)
 def _decide_scaled_mm(
     facts: Facts,
     profile: str | Profile | None,
-    default_profile: str,  # noqa: ARG001 - get_profile(None) reads it; it tells cache entries apart.
     splitk: Split,
-    strict: bool,
+    settings: tuple[object, ...],  # noqa: ARG001 - it tells the states of the environment apart.
 ) -> Prepared:
     call = _named(facts)
     platform = get_profile(profile)
@@ -253,7 +279,6 @@ def _decide_scaled_mm(
         splitk,
         column_major=column_major,
         layout_std=_standard_layout(call, out),
-        strict=strict,
     )
     return Prepared(call.out_dtype, accumulation, copies_mat1=copied_mat1(call.mat1))
 
@@ -278,7 +303,7 @@ def refuse(call: ScaledMM, *, grad: bool) -> tuple[int, int, torch.dtype]:
         ReferenceRejectsError: the reference platform rejects the call.
         UnsupportedFeatureError: it runs the call, but its bits are not known.
     """
-    facts = _named(_call_facts(call, grad=grad))
+    facts = _named(_call_facts(call, grad=grad, facts=_facts_without_data))
     refused = refusal(facts, get_profile(call.profile))
     if refused is not None:
         raise refused.error(refused.message)
@@ -310,7 +335,6 @@ def _accumulation(
     *,
     column_major: bool = False,
     layout_std: bool,
-    strict: bool,
 ) -> Accumulation:
     model = get_preset(profile.preset, warn=False)
     if problem.is_empty and isinstance(splitk, SplitK):
@@ -318,7 +342,7 @@ def _accumulation(
     if not problem.is_empty:
         _check_model(problem, model)
     key = problem.transposed() if column_major else problem
-    resolution = resolve(key, profile, splitk, layout_std=layout_std, strict=strict)
+    resolution = resolve(key, profile, splitk, layout_std=layout_std)
     split = resolution.decision.split
     if split.S > 1 and model.promotion_interval is None:
         raise UnsupportedFeatureError(
@@ -375,7 +399,8 @@ def scaled_mm(call: ScaledMM, *, grad: bool, stacklevel: int = 2) -> torch.Tenso
         return _required(call.out)
     if accumulation.problem.is_empty:
         return _zeros(call, prepared, accumulation.problem, stacklevel + 1)
-    refuse_capture(call.input.device)
+    if call.input.is_cuda:
+        refuse_capture()
     accumulation.warn(stacklevel + 1)
     codes = call.input.view(torch.uint8)
     request = _request(
@@ -412,6 +437,8 @@ def accumulate(call: Accumulate, *, stacklevel: int = 2) -> torch.Tensor:
     """
     accumulation = prepare_accumulate(call)
     accumulation.warn(stacklevel + 1)
+    if call.a.is_cuda:
+        refuse_capture()
     request = _request(_codes(call.a), _codes(call.b), accumulation)
     if accumulation.problem.is_empty:
         check_backend(call.backend)
@@ -423,17 +450,21 @@ def accumulate(call: Accumulate, *, stacklevel: int = 2) -> torch.Tensor:
 
 def prepare_accumulate(call: Accumulate) -> Accumulation:
     """Decide how the accumulators of a call come about; errors as `prepare`."""
-    facts = (_facts(call.a), _facts(call.b), call.use_fast_accum, call.out_dtype_for_split)
-    return _decide_accumulate(facts, *_platform(call))
+    facts = _facts if has_data(call.a) else _facts_without_data
+    return _decide_accumulate(
+        (facts(call.a), facts(call.b), call.use_fast_accum, call.out_dtype_for_split),
+        call.profile,
+        _split_choice(call.splitk),
+        _settings.state(),
+    )
 
 
 @functools.lru_cache(maxsize=REMEMBERED, typed=True)
 def _decide_accumulate(
     facts: Facts,
     profile: str | Profile | None,
-    default_profile: str,  # noqa: ARG001 - as _decide_scaled_mm.
     splitk: Split,
-    strict: bool,
+    settings: tuple[object, ...],  # noqa: ARG001 - as _decide_scaled_mm.
 ) -> Accumulation:
     a, b, use_fast_accum, out_dtype = TensorFacts(*facts[0]), TensorFacts(*facts[1]), *facts[2:]
     problem = GemmProblem(
@@ -446,9 +477,7 @@ def _decide_accumulate(
         use_fast_accum,
     )
     layout_std = _standard(a) and _standard(b)
-    return _accumulation(
-        problem, get_profile(profile), splitk, layout_std=layout_std, strict=strict
-    )
+    return _accumulation(problem, get_profile(profile), splitk, layout_std=layout_std)
 
 
 def _codes(matrix: torch.Tensor) -> torch.Tensor:
@@ -500,17 +529,17 @@ def check_backend(backend: str) -> None:
         raise ValueError(f"backend must be one of {', '.join(names())}; got {backend!r}")
 
 
-def refuse_capture(device: torch.device) -> None:
+def refuse_capture() -> None:
     """Refuse to run inside a CUDA-graph capture.
 
     Raises:
-        UnsupportedFeatureError: the current stream is capturing. The scales are read on the host,
-            so a replay of the graph would go on with the scales of the capture.
+        UnsupportedFeatureError: the current stream is capturing. Values are read on the host, so a
+            replay of the graph would go on with those of the capture.
     """
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    if torch.cuda.is_current_stream_capturing():
         raise UnsupportedFeatureError(
-            "mmaemu cannot run inside a CUDA-graph capture: it reads the scales on the host, and a "
-            "replay would use stale ones; call it outside of the graph"
+            "mmaemu cannot run inside a CUDA-graph capture: it reads scales and operands on the "
+            "host, and a replay would use stale ones; call it outside of the graph"
         )
 
 

@@ -140,7 +140,9 @@ def scaled_mm(call: calls.ScaledMM) -> torch.Tensor:
     """Run a scaled_mm call through the operator; arguments as `mmaemu.api.scaled_mm`."""
     *tensors_to_fast, out, profile, splitk, backend = call
     slices, scheme = _split_fields(splitk)
-    grad = calls.requires_grad(*call[:6], out)
+    grad = calls.requires_grad(call.tensors)
+    if grad and not torch.compiler.is_compiling():
+        calls.refuse(call, grad=True)  # Before autograd looks for a derivative and finds none.
     options = (_profile_name(profile), slices, scheme, backend, grad)
     if out is None:
         result: torch.Tensor = torch.ops.mmaemu.scaled_mm(*tensors_to_fast, *options)
