@@ -331,6 +331,11 @@ def _bits(values: Values, scaled: GemmRecord) -> tuple[NDArray[Any], NDArray[Any
     return bits(fp32).numpy(), bits(bf16).numpy()
 
 
+def four_digits(value: float) -> float:
+    """Round to four significant digits: beyond, the order in which numpy adds may show."""
+    return float(f"{value:.3e}")
+
+
 def _difference(of: str, to: str, outputs: dict[str, Values], scaled: GemmRecord) -> Difference:
     import numpy as np
 
@@ -347,9 +352,9 @@ def _difference(of: str, to: str, outputs: dict[str, Values], scaled: GemmRecord
         outputs=first.size,
         fp32=fp32,
         bf16=bf16,
-        median=float(np.median(relative)),
-        largest=float(relative.max()),
-        bias=float(signed.mean() / np.abs(exact).mean()),
+        median=four_digits(np.median(relative)),
+        largest=four_digits(relative.max()),
+        bias=four_digits(signed.mean() / np.abs(exact).mean()),
     )
 
 

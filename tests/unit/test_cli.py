@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,16 +17,11 @@ from mmaemu import _settings
 from mmaemu._version import __version__
 from mmaemu.bindings import libcuda
 from mmaemu.cli import command, info, output, reference
-from mmaemu.cli.main import COMMANDS, build_parser, main
+from mmaemu.cli.main import COMMANDS, main
 from mmaemu.errors import DataIntegrityError
 from mmaemu.profiles import heuristics, table
 
 ROOT = Path(__file__).parents[2]
-PAGES = [
-    ROOT / "docs" / "reference" / "cli.md",
-    ROOT / "docs" / "how-to" / "emulate-a-gemm.md",
-    *sorted((ROOT / "docs" / "tutorial").glob("*.md")),
-]
 OK, FAILED, USAGE, NOT_AVAILABLE = 0, 1, 2, 3
 
 Run = Callable[..., tuple[int, str, str]]
@@ -499,26 +493,3 @@ def test_reference_page_is_up_to_date() -> None:
     assert page.read_text(encoding="utf-8") == reference.page(), (
         "run: python -m mmaemu.cli.reference docs/reference/cli.md"
     )
-
-
-def documented_commands() -> list[tuple[str, str]]:
-    found = []
-    for page in PAGES:
-        for line in re.findall(r"^\$ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
-            words = shlex.split(line, comments=True)
-            if words[:1] == ["mmaemu"]:
-                found.append((page.name, shlex.join(words[1:])))
-            elif words[:3] == ["python", "-m", "mmaemu"]:
-                found.append((page.name, shlex.join(words[3:])))
-    return found
-
-
-@pytest.mark.parametrize(("page", "line"), documented_commands())
-def test_documented_commands_parse(page: str, line: str) -> None:
-    parsed = build_parser().parse_args(shlex.split(line))
-    assert parsed.command, page
-
-
-def test_every_command_is_documented() -> None:
-    lines = [line for _, line in documented_commands()]
-    assert all(any(line.split()[0] == each.name for line in lines) for each in COMMANDS)
