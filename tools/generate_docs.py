@@ -104,8 +104,91 @@ def settings() -> str:
     return "\n".join(parts)
 
 
-def _default(value: str | None) -> str:
-    return f"`{value}`" if value else ""
+def profiles_page() -> str:
+    """docs/reference/profiles.md."""
+    from mmaemu.profiles.profile import get_profile, list_profiles
+
+    rows = []
+    for name in list_profiles():
+        profile = get_profile(name)
+        rejected = "; ".join(
+            f"{rule.fmt_a} x {rule.fmt_b} to {rule.out_dtype}" for rule in profile.rejects
+        )
+        rows.append(
+            (
+                f"`{name}`",
+                "" if profile.sm_count is None else str(profile.sm_count),
+                profile.cublaslt_version or "",
+                profile.torch_version or "",
+                f"`{profile.splitk_table}`" if profile.splitk_table else "none",
+                rejected or "none",
+            )
+        )
+    header = ("profile", "SMs", "cuBLASLt", "torch", "table of decisions", "also rejects")
+    return (
+        "# Profiles\n\n"
+        "A profile is a reference platform: the instruction model that its GPU runs, the library "
+        "and caller that decide how K is split, and the calls they reject. The default is "
+        "`hopper`, or what `MMAEMU_PROFILE` names. An experimental profile belongs to no GPU and "
+        'has no table, so `splitk="auto"` raises there. An own `mmaemu.Profile` is taken wherever '
+        f"a name is.\n\n{profiles()}\n## Versions and tables\n\n{table(header, rows)}"
+    )
+
+
+def models_page() -> str:
+    """docs/reference/models.md."""
+    from mmaemu.instruction.models import get_preset, list_presets
+
+    rows = []
+    for name in list_presets():
+        model = get_preset(name, warn=False)
+        accumulator = "late" if model.late_c else "aligned"
+        rows.append(
+            (
+                f"`{name}`",
+                ", ".join(f"{a} x {b}" for a, b in _grouped(model.inputs)),
+                model.output,
+                model.kind,
+                str(model.dot_length),
+                str(model.fraction_bits or ""),
+                str(model.result_fraction_bits),
+                "none" if model.min_exponent is None else str(model.min_exponent),
+                accumulator,
+                model.maturity,
+                "; ".join(model.sources),
+            )
+        )
+    header = (
+        "model",
+        "inputs",
+        "output",
+        "kind",
+        "L",
+        "F",
+        "result bits",
+        "Emin",
+        "c",
+        "maturity",
+        "sources",
+    )
+    return (
+        "# Instruction models\n\n"
+        "The arithmetic of one tensor-core instruction, as `mmaemu.get_preset` returns it. L is "
+        "the number of products in a step, F the fraction bits kept below the block exponent, "
+        "Emin the floor of that exponent; [the numerics](../explanation/numerics.md) says what "
+        "each does. Maturity, best first: `recorded` (hardware outputs are reproduced), `probed`, "
+        "`stated` (published statements), `model only` (warns when used).\n\n"
+        f"{table(header, rows)}"
+    )
+
+
+def _grouped(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Format pairs for a table cell: all combinations of some formats become one pair."""
+    firsts = list(dict.fromkeys(a for a, _ in pairs))
+    seconds = list(dict.fromkeys(b for _, b in pairs))
+    if len(firsts) * len(seconds) == len(pairs) > 1:
+        return [("/".join(firsts), "/".join(seconds))]
+    return list(pairs)
 
 
 def command_line() -> str:
@@ -117,6 +200,8 @@ def command_line() -> str:
 
 TARGETS: Final = (
     Target("README.md", profiles, mark="profiles"),
+    Target("docs/reference/profiles.md", profiles_page),
+    Target("docs/reference/models.md", models_page),
     Target("docs/reference/settings.md", settings),
     Target("docs/reference/cli.md", command_line),
 )
