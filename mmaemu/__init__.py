@@ -7,7 +7,9 @@ when it is first used.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+
+# What type checkers take for true; importing `typing` for it would be most of the import time.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from mmaemu import errors as errors

@@ -9,12 +9,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmaemu.formats import FORMATS, INFINITE, NAN, NORMAL, SUBNORMAL, ZERO, FloatFormat
+
+if TYPE_CHECKING:
+    import torch
 
 Side = Literal["a", "b"]
 Codes = NDArray[np.unsignedinteger]
@@ -222,3 +225,41 @@ def operands(
         codes(family, formats[0], M, K, side="a", seed=seed),
         codes(family, formats[1], N, K, side="b", seed=seed),
     )
+
+
+def tensors(
+    family: str,
+    M: int,
+    N: int,
+    K: int,
+    *,
+    formats: tuple[str, str] = ("e4m3", "e4m3"),
+    seed: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return both operands of a GEMM as torch takes them.
+
+    Args:
+        family: a name in `FAMILIES`.
+        M: rows of a.
+        N: rows of b.
+        K: length of the dot products.
+        formats: format names of a and b, which torch must have.
+        seed: the same arguments always give the same codes.
+
+    Returns:
+        a [M, K] and b [N, K], contiguous, on the CPU; mat2 of scaled_mm is `b.t()`.
+
+    Raises:
+        ValueError: as `codes`, or torch has no dtype of a format.
+    """
+    import torch
+
+    names = [FORMATS[name].torch_name if name in FORMATS else None for name in formats]
+    if None in names:
+        raise ValueError(f"torch must have both formats, got {formats}")
+    a, b = operands(family, M, N, K, formats=formats, seed=seed)
+    pair = [
+        torch.from_numpy(codes).view(getattr(torch, str(name)))
+        for codes, name in zip((a, b), names, strict=True)
+    ]
+    return pair[0], pair[1]
