@@ -1,31 +1,127 @@
-"""Maintainer's tasks for invoke; each is a list of commands, and what they do lives in tools/."""
+"""The maintainer's commands (`invoke --list`): each is a list of tools/ commands, run in order.
+
+The first command that fails ends its task with its own exit code. No task counts on running twice:
+invoke runs a task that is named twice with the same arguments once.
+"""
 
 from __future__ import annotations
 
 import shlex
+import subprocess
 import sys
+from pathlib import Path
 
 from invoke.context import Context
 from invoke.exceptions import Exit
 from invoke.tasks import task
 
+ROOT = Path(__file__).resolve().parent
 
-def run(context: Context, *commands: str) -> None:
-    """Run commands one after the other; the first that fails ends the task with its code."""
-    for command in commands:
-        done = context.run(f"{shlex.quote(sys.executable)} {command}", echo=True, warn=True)
-        code = 1 if done is None else done.exited  # A failed result is falsy.
-        if code:
-            raise Exit(code=code)
+
+def run(tool: str, *arguments: str) -> None:
+    """Run a tools/ command on this terminal, without a pseudo-terminal in between.
+
+    Raises:
+        Exit: the command failed; it has the command's exit code.
+    """
+    command = [sys.executable, f"tools/{tool}.py", *arguments]
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if code:
+        raise Exit(f"{shlex.join(command[1:])} exited with {code}", code=code)
+
+
+def options(**values: str | bool | list[str] | None) -> list[str]:
+    """Command-line options from the arguments of a task; what was not given is left out."""
+    words: list[str] = []
+    for name, value in values.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif isinstance(value, list):
+            words += [word for item in value for word in (option, item)]
+        elif value:
+            words += [option, str(value)]
+    return words
 
 
 @task
-def docs(context: Context) -> None:
+def docs(_: Context) -> None:
     """Write the documentation that is made from the code's tables."""
-    run(context, "tools/generate_docs.py")
+    run("generate_docs")
 
 
 @task
-def check(context: Context) -> None:
-    """Check the repository's rules and its data."""
-    run(context, "tools/check_repo.py", "tools/check_data.py")
+def check(_: Context) -> None:
+    """Check the repository's rules, its data, its workflows and its documentation."""
+    for tool in ("check_repo", "check_data", "check_workflows", "check_docs"):
+        run(tool)
+
+
+@task(positional=["version"], iterable=["device_not_run"])
+def version(
+    _: Context,
+    version: str,
+    date: str,
+    device_not_run: list[str] | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Set the version everywhere and date the changelog's section."""
+    given = options(date=date, device_not_run=device_not_run, dry_run=dry_run)
+    run("version", version, *given)
+
+
+@task(iterable=["device_not_run"])
+def release_state(
+    _: Context, version: str = "", matrix: str = "", device_not_run: list[str] | None = None
+) -> None:
+    """Check that the tree is the release: versions, tier results, citation, documentation."""
+    given = options(version=version, matrix=matrix, device_not_run=device_not_run)
+    run("check_release", *given)
+
+
+@task
+def fatbin(_: Context) -> None:
+    """Check the frozen binaries in the tree against their manifest and their sources."""
+    run("check_dist", "--verify-manifest")
+
+
+@task
+def dist(
+    _: Context,
+    version: str,
+    tag: str = "",
+    require_fatbins: bool = False,
+    dirty: bool = False,
+    out: str = "",
+) -> None:
+    """Build sdist and wheel twice, compare them, check them, and write SHA256SUMS."""
+    given = options(version=version, tag=tag, require_fatbins=require_fatbins, dirty=dirty, out=out)
+    run("dist", *given)
+
+
+@task(iterable=["device_not_run"])
+def snapshot(  # noqa: PLR0917 - invoke makes an option of every argument
+    _: Context,
+    to: str = "public",
+    remote: str = "",
+    environment: str = "",
+    rulesets: str = "",
+    device_not_run: list[str] | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Prepare the snapshot commit and print the commands that publish it."""
+    given = options(
+        to=to,
+        remote=remote,
+        environment=environment,
+        rulesets=rulesets,
+        device_not_run=device_not_run,
+        dry_run=dry_run,
+    )
+    run("snapshot", *given)
+
+
+@task
+def ci(_: Context, jobs: str = "") -> None:
+    """Run jobs of ci.yml on this machine: all of them, or those of --jobs (lint,dist)."""
+    run("run_ci", *jobs.replace(",", " ").split())
