@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import check_release
+from files import ROOT
+from findings import apply_rules
+
+CITATION = """\
+cff-version: 1.2.0
+message: Cite it.
+title: pkgx
+authors:
+  - name: The pkgx project
+version: "0.1.0"
+date-released: "2026-11-30"
+license: Apache-2.0
+"""
+MATRIX = """
+[tool.mmaemu.matrix]
+python = ["3.10", "3.11"]
+torch = { floor = "2.6.0", latest = "2.13.0" }
+"""
+
+
+def tier(commit: str, **parts: str) -> str:
+    stated = {name: {"status": status, "reason": ""} for name, status in parts.items()}
+    document = {
+        "schema": "mmaemu.tier/1",
+        "commit": commit,
+        "dirty": False,
+        "finished_at": "2026-11-30T12:00:00+00:00",
+        "parts": stated,
+    }
+    return json.dumps(document)
+
+
+@pytest.fixture
+def ready(repository: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The stand-in package in release state; the citation is taken as valid."""
+    monkeypatch.setattr(check_release, "validate_citation", lambda *_: (0, "valid"))
+    pyproject = (repository.root / "pyproject.toml").read_text(encoding="utf-8")
+    with_tiers = pyproject.replace("owner =", 'tiers = ["t0", "t3"]\nowner =')
+    repository.write("pyproject.toml", with_tiers + MATRIX)
+    repository.write("CITATION.cff", CITATION)
+    repository.write("reference.version", "pkgx 0.1.0\ntorch 2.7.1\n")
+    commit = repository.commit("code")
+    repository.candidate("0.1.0")
+    for name, parts in (("t0", {"host": "pass"}), ("t3", {"host": "pass", "device": "pass"})):
+        text = tier(commit, **parts)
+        repository.write(f"docs/validation_logs/2026-11-30/{name}/{name}.json", text)
+    repository.commit("records")
+    points = {f"{p} torch-{t}": "success" for p in ("3.10", "3.11") for t in ("2.6.0", "2.13.0")}
+    matrix = {"schema": "mmaemu.matrix/1", "commit": commit, "points": points}
+    (tmp_path / "matrix.json").write_text(json.dumps(matrix), encoding="utf-8")
+    return repository
+
+
+def state(ready: Any, **waivers: str) -> tuple[set[str], int]:
+    matrix = ready.root.parent / "matrix.json"
+    facts = check_release.load_facts(ready.root, "0.1.0", matrix, waivers)
+    outcome = apply_rules(check_release.RULES, facts)
+    return {finding.code for finding in outcome.findings}, outcome.exit_code
+
+
+def test_the_release_state_passes(ready: Any) -> None:
+    assert state(ready) == (set(), 0)
+
+
+def _edit(name: str, old: str, new: str) -> Callable[[Any], None]:
+    def change(ready: Any) -> None:
+        path = ready.root / name
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        ready.commit("change")
+
+    return change
+
+
+def _matrix(**changes: Any) -> Callable[[Any], None]:
+    def change(ready: Any) -> None:
+        path = ready.root.parent / "matrix.json"
+        document = json.loads(path.read_text(encoding="utf-8"))
+        document["points"] |= changes.get("points", {})
+        document["commit"] = changes.get("commit", document["commit"])
+        path.write_text(json.dumps(document), encoding="utf-8")
+
+    return change
+
+
+def _fragment(ready: Any) -> None:
+    ready.write("changelog.d/1.fixed.md", "x\n")
+
+
+def _no_tier(ready: Any) -> None:
+    (ready.root / "docs/validation_logs/2026-11-30/t3/t3.json").unlink()
+    ready.commit("lost")
+
+
+def _untracked_tier(ready: Any) -> None:
+    _no_tier(ready)
+    ready.write("docs/validation_logs/2026-11-30/t3/t3.json", tier("x", host="pass"))
+
+
+def _newer_failure(ready: Any) -> None:
+    old = ready.root / "docs/validation_logs/2026-11-30/t0/t0.json"
+    text = old.read_text().replace('"pass"', '"fail"').replace("T12:", "T13:")
+    # The folder's name says another day; what counts is the time in the file.
+    ready.write("docs/validation_logs/2026-01-01/t0/t0.json", text)
+    ready.commit("a later run")
+
+
+T3 = "docs/validation_logs/2026-11-30/t3/t3.json"
+HOST = '"host": {"status": "pass"'
+PARTS = '"device": {"status": "pass"'
+MUTANTS: dict[str, tuple[Callable[[Any], None], str]] = {
+    "citation of another version": (_edit("CITATION.cff", "0.1.0", "0.1.1"), "REL101"),
+    "citation with a bare version": (_edit("CITATION.cff", '"0.1.0"', "0.1.0"), "REL101"),
+    "changelog of another version": (_edit("CHANGELOG.md", "## 0.1.0", "## 0.0.9"), "REL101"),
+    "undated heading": (_edit("CHANGELOG.md", " (2026-11-30)", ""), "REL101"),
+    "reference of another version": (_edit("reference.version", "0.1.0", "0.1.1"), "REL101"),
+    "a fragment is left": (_fragment, "REL102"),
+    "tier without result": (_no_tier, "REL201"),
+    "result that is not committed": (_untracked_tier, "REL201"),
+    "a later run failed": (_newer_failure, "REL202"),
+    "host part failed": (
+        _edit(T3, HOST, HOST.replace("pass", "fail")),
+        "REL202",
+    ),
+    "device part not run": (_edit(T3, PARTS, '"device": {"status": "not-run"'), "REL202"),
+    "status unknown": (_edit(T3, PARTS, '"device": {"status": "skipped"'), "REL202"),
+    "result of a changed tree": (_edit(T3, '"dirty": false', '"dirty": true'), "REL203"),
+    "result of another history": (_edit(T3, '"commit": "', '"commit": "0'), "REL203"),
+    "a point failed": (_matrix(points={"3.10 torch-2.6.0": "failure"}), "REL205"),
+    "a point was skipped": (_matrix(points={"3.10 torch-2.6.0": "skipped"}), "REL205"),
+    "matrix of another history": (_matrix(commit="0" * 40), "REL205"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_mutant_is_caught_by_exactly_its_rule(name: str, ready: Any) -> None:
+    change, code = MUTANTS[name]
+    change(ready)
+    assert state(ready)[0] == {code}
+
+
+def test_code_that_changed_since_makes_results_stale(ready: Any) -> None:
+    ready.write("pkgx/__init__.py", '"""Changed."""\n')
+    ready.commit("code again")
+    assert state(ready)[0] == {"REL203", "REL205"}
+
+
+def test_records_may_change(ready: Any) -> None:
+    for name in ("docs/page.md", "lkg.version", "verified_commits.csv"):
+        ready.write(name, "x\n")
+    ready.commit("records")
+    assert state(ready) == (set(), 0)
+
+
+def test_a_device_part_that_was_not_run_needs_its_reason_in_both_texts(ready: Any) -> None:
+    _edit(T3, PARTS, '"device": {"status": "not-run"')(ready)
+    assert state(ready, T3="no GPU here")[0] == {"REL204"}
+    _edit("CHANGELOG.md", "- A thing.", "- A thing.\n- T3: no GPU here")(ready)
+    assert state(ready, T3="no GPU here")[0] == {"REL204"}
+    ready.write("docs/validation.md", "T3 was not run: no GPU here.\n")
+    ready.commit("say it")
+    assert state(ready, T3="no GPU here") == (set(), 0)
+    _edit(T3, '"device": {"status": "not-run"', '"device": {"status": "fail"')(ready)
+    assert state(ready, T3="no GPU here")[0] == {"REL202"}
+
+
+def test_a_matrix_result_that_is_not_given_is_inconclusive(
+    ready: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check_release.main(["--root", str(ready.root)]) == 3
+    assert "REL205 not decided: give --matrix" in capsys.readouterr().out
+    assert check_release.main(["--root", str(ready.root), "--matrix", "/nonexistent"]) == 2
+    assert check_release.main(["--root", str(ready.root), "--version", "0.2.0"]) == 1
+
+
+def test_an_invalid_citation_is_found(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_release, "validate_citation", lambda *_: (1, "bad date"))
+    assert state(ready)[0] == {"REL103"}
+
+
+VALID = {
+    "as it is": ("", ""),
+    "date unquoted": ('"2026-11-30"', "2026-11-30"),
+    "version as a number": ('"0.1.0"', "0.1"),
+}
+INVALID = {
+    "date with slashes": ('"2026-11-30"', "2026/11/30"),
+    "date and time": ('"2026-11-30"', '"2026-11-30T12:00:00Z"'),
+    "no such day": ('"2026-11-30"', '"2026-02-31"'),
+    "licence with a blank": ("Apache-2.0", "Apache 2.0"),
+    "DOI as an address": ("cff-version", "doi: https://doi.org/10.5281/zenodo.1\ncff-version"),
+    "unknown key": ("license:", "licence: x\nlicense:"),
+    "ORCID without address": (
+        "- name: The pkgx project",
+        "- family-names: A\n    orcid: 0000-0001-2345-6789",
+    ),
+    "repository by ssh": ("title:", "repository-code: git@host.invalid:a/b.git\ntitle:"),
+    "unknown format": ("cff-version: 1.2.0", "cff-version: 1.3.0"),
+    "no authors": ("authors:\n  - name: The pkgx project\n", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("environments")
+
+
+@pytest.mark.t5
+@pytest.mark.parametrize("name", [*VALID, *INVALID])
+def test_cffconvert_itself_judges_the_citation(
+    name: str, environments: Path, tmp_path: Path
+) -> None:
+    # B46: values that only the real validator tells apart.
+    old, new = {**VALID, **INVALID}[name]
+    assert old in CITATION
+    path = tmp_path / "CITATION.cff"
+    path.write_text(CITATION.replace(old, new) if old else CITATION, encoding="utf-8")
+    code, output = check_release.validate_citation(path, environments)
+    assert (code == 0) == (name in VALID), output
+
+
+@pytest.mark.t5
+def test_our_citation_is_valid_and_a_missing_one_is_not(environments: Path, tmp_path: Path) -> None:
+    ours = ROOT / "CITATION.cff"
+    assert check_release.validate_citation(ours, environments)[0] == 0
+    assert check_release.validate_citation(tmp_path / "CITATION.cff", environments)[0] == 1
