@@ -164,9 +164,9 @@ def test_tensors_are_the_codes() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="family must be one of uniform, .*; got 'flat'"):
+    with pytest.raises(ValueError, match=r"family must be one of uniform, .*; got 'flat'"):
         codes("flat", "e4m3", 1, 1)
-    with pytest.raises(ValueError, match="fmt must be one of e4m3, .*; got 'fp32'"):
+    with pytest.raises(ValueError, match=r"fmt must be one of e4m3, .*; got 'fp32'"):
         codes("uniform", "fp32", 1, 1)
     with pytest.raises(ValueError, match="side must be"):
         codes("uniform", "e4m3", 1, 1, side="c")  # type: ignore[arg-type] # wrong on purpose
