@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import check_hosting
 import pytest
+
+import check_hosting
 from findings import apply_rules
 from project import load_project
 
