@@ -119,6 +119,19 @@ def size(text: str) -> int:
     return int(text)
 
 
+def known_backend(name: str) -> str:
+    """Return the name of a backend, available here or not; needs torch.
+
+    Raises:
+        UsageError: no backend has this name.
+    """
+    from mmaemu.backends.registry import names
+
+    if name not in names():
+        raise UsageError(f"--backend must be one of {', '.join(names())}; got {name!r}")
+    return name
+
+
 def require_torch(what: str) -> None:
     """Import torch.
 

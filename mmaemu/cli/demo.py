@@ -19,6 +19,7 @@ from mmaemu.cli.command import (
     NotAvailableError,
     Report,
     UsageError,
+    known_backend,
     require_torch,
 )
 from mmaemu.errors import DataIntegrityError
@@ -498,10 +499,12 @@ def collect(
 
     Raises:
         NotAvailableError: torch is missing, or matplotlib although the picture is required.
+        BackendUnavailableError: the backend cannot run here.
         DataIntegrityError: a shipped recording is damaged.
-        UsageError: the picture cannot be written.
+        UsageError: no such backend, or the picture cannot be written.
     """
     require_torch("demo")
+    known_backend(backend)
     from mmaemu.recordings import load
 
     start = time.perf_counter()

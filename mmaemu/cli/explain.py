@@ -15,6 +15,7 @@ from mmaemu.cli.command import (
     Exit,
     Report,
     UsageError,
+    known_backend,
     require_torch,
     size,
 )
@@ -207,6 +208,7 @@ def collect(call: Call, split: Split) -> ExplainReport:
         UsageError: the profile or the backend does not exist.
     """
     require_torch("explain")
+    known_backend(call.backend)
     from mmaemu.api import explain
 
     operands = _operands(call)

@@ -12,7 +12,7 @@ from typing import Final
 from mmaemu._version import __version__
 from mmaemu.cli import demo, explain, info, models, output, profiles, selftest
 from mmaemu.cli.command import Argument, Command, Exit, NotAvailableError, Report, UsageError
-from mmaemu.errors import MmaemuError
+from mmaemu.errors import BackendUnavailableError, MmaemuError
 
 PROGRAM: Final = "mmaemu"
 HELP_WIDTH: Final = 79
@@ -102,9 +102,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         report: Report = arguments.collect(arguments)
     except UsageError as error:
         return _fail(arguments, str(error), Exit.USAGE)
-    except NotAvailableError as error:
+    except (NotAvailableError, BackendUnavailableError) as error:
         return _fail(arguments, f"not available here: {error}", Exit.NOT_AVAILABLE)
     except MmaemuError as error:
         return _fail(arguments, f"{type(error).__name__}: {error}", Exit.FAILED)
+    except KeyboardInterrupt:
+        return _fail(arguments, "interrupted", Exit.FAILED)
     _print(report, as_json=arguments.json)
     return report.exit_code

@@ -11,12 +11,11 @@ from mmaemu.cli.command import (
     Command,
     Example,
     Exit,
-    NotAvailableError,
     Report,
     UsageError,
     require_torch,
 )
-from mmaemu.errors import BackendUnavailableError, MmaemuError
+from mmaemu.errors import MmaemuError
 
 if TYPE_CHECKING:
     import argparse
@@ -102,7 +101,8 @@ def collect(
     """Run the self-test.
 
     Raises:
-        NotAvailableError: torch or the device is missing.
+        NotAvailableError: torch is missing.
+        BackendUnavailableError: the device is missing.
         UsageError: an unknown kernel or device.
         DataIntegrityError: a shipped recording is damaged.
     """
@@ -113,8 +113,6 @@ def collect(
         total = len([*self_test.planned(device, kernels=kernels)])
         with output.progress("selftest", total) as advance:
             results = self_test.run(device, kernels=kernels, force=force, advance=advance)
-    except BackendUnavailableError as error:
-        raise NotAvailableError(str(error)) from error
     except (ValueError, RuntimeError) as error:
         # torch.device() raises RuntimeError for a name that is no device.
         if isinstance(error, MmaemuError):

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from mmaemu import _settings
 from mmaemu._version import __version__
 from mmaemu.bindings import libcuda
-from mmaemu.cli import command, info, output, reference
+from mmaemu.cli import command, info, models, output, reference
 from mmaemu.cli.main import COMMANDS, main
 from mmaemu.errors import DataIntegrityError
 from mmaemu.profiles import heuristics, table
@@ -199,7 +200,7 @@ def test_version(run: Run) -> None:
             for bad in ("2", "0", "1,serial", "2,none", "2,sideways", "two,serial", "2,serial,1")
         ),
         (("explain", "16", "16", "16", "--profile", "nonsense"), "nonsense"),
-        (("explain", "16", "16", "16", "--splitk", "1", "--backend", "nonsense"), "nonsense"),
+        (("explain", "16", "16", "16", "--backend", "nonsense"), "nonsense"),
         (("explain", "16", "16", "512", "--splitk", "2,serial", "--profile", "hopper"), "serial"),
         (("profiles", "nonsense"), "nonsense"),
         (("models", "nonsense"), "nonsense"),
@@ -209,6 +210,7 @@ def test_version(run: Run) -> None:
         (("selftest", "--device", "nonsense"), "nonsense"),
         (("selftest", "--device", "meta"), "meta"),
         (("demo", "--output", "x.png", "--no-picture"), "--no-picture"),
+        (("demo", "--backend", "nonsense"), "cpu:avx2"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
@@ -244,6 +246,23 @@ def test_commands_that_need_torch_are_not_available_without(
     code, out, err = run(*argv)
     assert (code, out) == (NOT_AVAILABLE, "")
     assert "torch" in err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a GPU")
+def test_a_backend_that_cannot_run_here_is_not_available(run: Run) -> None:
+    code, out, err = run("demo", "--no-picture", "--backend", "cuda")
+    assert (code, out) == (NOT_AVAILABLE, "")
+    assert "not available here" in err
+    assert "cuda" in err
+
+
+def test_interruption_is_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_name: str | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models, "collect", interrupt)
+    code, out, err = run("models")
+    assert (code, out, err) == (FAILED, "", "mmaemu models: interrupted\n")
 
 
 @pytest.mark.usefixtures("no_torch")
@@ -297,8 +316,6 @@ def test_explain_passes_the_call_on(
 
 
 def test_explain_takes_no_memory_for_a_huge_call(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     from mmaemu import api
 
     seen: list[object] = []
