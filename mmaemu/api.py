@@ -242,7 +242,7 @@ def explain(  # noqa: PLR0917 - as scaled_mm
         splitk,
         backend,
     )
-    _check_types(call)
+    _types_are_plain(call, call.tensors)
     platform = get_profile(profile)
     model = get_preset(platform.preset, warn=False)
     names = (platform.name, model.name, model.maturity)

@@ -228,7 +228,7 @@ def _split_choice(splitk: Split) -> Split:
     """Return a form of `splitk` whose type and value tell all forms apart."""
     if type(splitk) is tuple and len(splitk) == len(SplitK.__slots__):
         return SplitK(*splitk)  # type: ignore[arg-type] # SplitK checks scheme and types itself.
-    if type(splitk) in (str, int, SplitK):
+    if type(splitk) in (int, SplitK) or (type(splitk) is str and splitk == "auto"):
         return splitk
     raise TypeError(
         f"splitk must be 'auto', 1, a SplitK or a tuple (S, scheme); got {splitk!r} "

@@ -98,7 +98,7 @@ def changed(call: CallFacts, *changes: Changes) -> CallFacts:
         old = getattr(call, name)
         if name == "bias" and old is None:
             old = TensorFacts((call.mat2.shape[1],), (1,), BF16, CPU)
-        new = patched(old, value) if isinstance(value, dict) else value
+        new: Any = patched(old, value) if isinstance(value, dict) else value
         call = call._replace(**{name: new})
     return call
 
