@@ -490,10 +490,10 @@ def _named(name: str) -> InstructionModel:
 GPU_ARCHITECTURES: tuple[tuple[str, str], ...] = (
     (r"gh200|h\d00|h20|hopper", "hopper"),
     (r"gb[23]00|b[123]00", "sm_100"),
-    (r"rtx50|rtxpro|sm120", "sm_120"),
+    (r"rtx50[5-9]|rtxpro|sm120", "sm_120"),
     (r"rtx40|rtx\d000ada|rtx1000|l40|l4$|l20|ada", "ada"),
     (r"rtx30|rtxa\d|a\d+0|a10g?$|a16|a2$|ampere", "ampere"),
-    (r"rtx20|gtx16|t4$|turing", "turing"),
+    (r"rtx20|gtx16|quadrortx|t4$|turing", "turing"),
     (r"v100|titanv|volta", "volta"),
     (r"mi3\d\d", "cdna3"),
     (r"mi2\d\d", "cdna2"),
@@ -502,7 +502,7 @@ GPU_ARCHITECTURES: tuple[tuple[str, str], ...] = (
 """Pattern at the start of a GPU's name -> architecture; the first that fits wins. Names are taken
 in lower case, letters and digits only, without the maker's and the series' names."""
 
-_MAKERS = re.compile("nvidia|geforce|tesla|quadro|amd|instinct|[^a-z0-9]")
+_MAKERS = re.compile("nvidia|geforce|tesla|amd|instinct|[^a-z0-9]")
 
 
 def architecture_of(gpu: str) -> str:

@@ -145,14 +145,13 @@ def test_a_sum_of_zeros_is_plus_zero(name: str) -> None:
 def test_an_fma_adds_minus_zeros_as_ieee_does(name: str) -> None:
     fmt = MODELS[name].output
     sign = 1 << (31 if fmt == "fp32" else 63)
-    keywords = {"preset": MODELS[name], "fmt": fmt}
     dtype = torch.float32 if fmt == "fp32" else torch.float64
     minus = torch.tensor([-0.0], dtype=dtype)
     a = torch.tensor([[-1.0]], dtype=torch.float64)
     zero = torch.tensor([[0.0]], dtype=torch.float64)
-    assert bits_of(dot(a, zero, minus, **keywords)[0]) == sign
-    assert bits_of(dot(a, -zero, minus, **keywords)[0]) == 0
-    assert bits_of(dot(a, zero, -minus, **keywords)[0]) == 0
+    cases = ((zero, minus, sign), (-zero, minus, 0), (zero, -minus, 0))
+    for b, c, expected in cases:
+        assert bits_of(dot(a, b, c, preset=MODELS[name], fmt=fmt)[0]) == expected
 
 
 @pytest.mark.parametrize(
@@ -248,14 +247,12 @@ def test_nvfp4_scales_each_group_of_16() -> None:
     assert one("tcgen05_nvfp4", "e2m1", products, scales=scales).item() == expected
 
 
-def test_nvfp4_truncates_group_terms_at_35_bits() -> None:
-    # The second group's term is 2.25 * 2^-12 in units of its exponent -12: far below 2^(8 + 8 - 35).
-    products = [(6.0, 6.0)] * 16 + [(0.5, 0.5)] + [(0.0, 0.0)] * 47
-    scales = ([256.0, 2.0**-9, 1.0, 1.0], [256.0, 2.0**-9, 1.0, 1.0])
-    exact = 576 * 2.0**16 + 0.25 * 2.0**-18
-    result = one("tcgen05_nvfp4", "e2m1", products, -576 * 2.0**16, scales=scales).item()
-    assert exact - 576 * 2.0**16 == 2.0**-20
-    assert result == 0.0
+@pytest.mark.parametrize(("scale", "expected"), [(2.0**-9, 0.0), (2.0**-8, 2.0**-19)])
+def test_nvfp4_truncates_group_terms_at_35_bits(scale: float, expected: float) -> None:
+    # Two groups of exponent 8 + 8 cancel; of the third, multiples of 2^(16 - 35) stay.
+    products = [(6.0, 6.0)] * 16 + [(-6.0, 6.0)] * 16 + [(0.5, 0.5)] + [(0.0, 0.0)] * 31
+    scales = ([256.0, 256.0, scale, 1.0], [256.0, 256.0, 2.0**-9, 1.0])
+    assert one("tcgen05_nvfp4", "e2m1", products, scales=scales).item() == expected
 
 
 def test_mxf4_shares_a_scale_between_two_groups() -> None:
