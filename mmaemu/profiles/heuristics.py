@@ -15,7 +15,12 @@ from mmaemu.formats import FORMATS
 from mmaemu.gemm.problem import GemmProblem
 from mmaemu.profiles.profile import Profile
 
-_OUTPUT_TYPES = {fmt.torch_name: fmt.cublas_name for fmt in FORMATS.values() if fmt.torch_name}
+_CUBLAS_TYPES = {
+    name: fmt.cublas_name
+    for fmt in FORMATS.values()
+    if fmt.cublas_name
+    for name in (fmt.name, fmt.torch_name)
+}
 
 
 def scaled_mm_query(
@@ -32,15 +37,14 @@ def scaled_mm_query(
         workspace_bytes: the workspace cuBLASLt may use.
         alignment: minimum alignment in bytes to state; torch states none.
     """
-    out = _OUTPUT_TYPES[problem.out]
-    types = (FORMATS[problem.format_b].cublas_name, FORMATS[problem.format_a].cublas_name)
-    bias = "CUDA_R_16F" if problem.out.startswith("float8") else out
+    out = _CUBLAS_TYPES[problem.out]
+    bias = _CUBLAS_TYPES["fp16"] if problem.out.startswith("float8") else out
     return MatmulQuery(
         m=problem.N,
         n=problem.M,
         k=problem.K,
         leading_dimensions=(problem.K, problem.K, problem.N),
-        types=tuple(str(name) for name in (*types, bias, out)),  # type: ignore[arg-type]
+        types=(_CUBLAS_TYPES[problem.format_b], _CUBLAS_TYPES[problem.format_a], bias, out),
         fast_accum=problem.use_fast_accum,
         workspace_bytes=workspace_bytes,
         alignment=alignment,

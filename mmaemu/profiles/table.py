@@ -174,7 +174,7 @@ class DecisionTable:
     def _member(self, name: str, dtype: str, shape: tuple[int | None, int]) -> NDArray[Any]:
         """An array of decisions.npz that has exactly this dtype and shape (None = any length)."""
         with np.load(io.BytesIO(self._archive), allow_pickle=False) as archive:
-            array = archive[name]
+            array: NDArray[Any] = archive[name]
         rows = len(array) if shape[0] is None else shape[0]
         if array.dtype.str != dtype or array.shape != (rows, shape[1]):
             raise ValueError(

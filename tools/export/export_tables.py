@@ -24,29 +24,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[index]) for index in (1, 2)]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from files import ROOT, sha256_of, sha256_of_file, to_json, write_bytes
+from findings import FAIL, PASS, UnusableError, guarded
 
-from files import sha256_of, sha256_of_file, to_json, write_bytes  # noqa: E402
-from mmaemu.bindings.algoconfig import AlgoConfig  # noqa: E402
-from mmaemu.errors import DataIntegrityError  # noqa: E402
-from mmaemu.gemm.problem import GemmProblem  # noqa: E402
-from mmaemu.gemm.splitk import Scheme, SplitK  # noqa: E402
-from mmaemu.profiles import table as stored  # noqa: E402
-from mmaemu.profiles.envelope import Envelope, HeldOutTest, Inference, Setting  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from mmaemu.bindings.algoconfig import AlgoConfig
+from mmaemu.errors import DataIntegrityError
+from mmaemu.gemm.problem import GemmProblem
+from mmaemu.gemm.splitk import Scheme, SplitK
+from mmaemu.profiles import table as stored
+from mmaemu.profiles.envelope import Envelope, HeldOutTest, Inference, Setting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OUTPUTS: Final = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
-ORIGIN: Final = (
-    "What cuBLASLt's heuristic answered for the descriptor that torch builds for torch._scaled_mm: "
-    "facts of a closed library"
-)
-# The published tables carry no attribution of their own; they are known by their hash.
+CODE_BITS: Final = np.iinfo(stored.CODE_DTYPE).bits
+# The published recordings do not name their author; they are known by their hash.
 PUBLISHED: Final = {
-    "origin": f"{ORIGIN}, published with the public mmaemu 0.1.0 distribution.",
-    "author": "Xun Ding",
+    "attribution": "Xun Ding",
     "licence": "Apache-2.0",
+    "origin": "published with the public mmaemu 0.1.0 distribution",
 }
 PUBLISHED_SHA256: Final = frozenset(
     {
@@ -56,7 +55,7 @@ PUBLISHED_SHA256: Final = frozenset(
 )
 
 
-class SourceError(Exception):
+class SourceError(UnusableError):
     """A source cannot be used; the message says what is wrong with it."""
 
 
@@ -118,7 +117,10 @@ def merge(parts: Sequence[Rows]) -> Rows:
         number = np.array([settings.index(setting) for setting in part.settings], dtype=np.int64)
         values[:, 1] = number[part.values[:, 1]]
         renumbered.append(values)
-    values = np.unique(np.concatenate(renumbered), axis=0)
+    values = np.concatenate(renumbered)
+    values = values[np.lexsort(values[:, ::-1].T)]
+    again = (values[1:] == values[:-1]).all(axis=1)
+    values = values[np.r_[True, ~again]] if len(values) else values
     clash = (values[1:, :5] == values[:-1, :5]).all(axis=1)
     if clash.any():
         workspace, setting, *shape = values[1:][clash][0, :5].tolist()
@@ -138,14 +140,10 @@ def encode(rows: Rows) -> dict[str, NDArray[Any]]:
     Raises:
         SourceError: a number does not fit the stored form.
     """
-    shapes, row = np.unique(rows.values[:, 2:5], axis=0, return_inverse=True)
-    configs, code = np.unique(rows.values[:, 5:], axis=0, return_inverse=True)
-    limit = 1 << stored.SIZE_BITS
-    if shapes.size and not 1 <= shapes.min() <= shapes.max() < limit:
-        raise SourceError(f"sizes must lie in 1..{limit - 1}")
-    largest_code = np.iinfo(stored.CODE_DTYPE).max
-    if configs.size and (configs.min() < 0 or max(configs.max(), len(configs)) > largest_code):
-        raise SourceError(f"the numbers and the count of decisions must lie in 0..{largest_code}")
+    shapes, row = _distinct(rows.values[:, 2:5], "sizes", 1, stored.SIZE_BITS)
+    configs, code = _distinct(rows.values[:, 5:], "numbers of a decision", 0, CODE_BITS)
+    if len(configs) >= 1 << CODE_BITS:
+        raise SourceError(f"{len(configs)} distinct decisions; the stored form has room for 65535")
     arrays: dict[str, NDArray[Any]] = {
         "shapes": shapes.astype(stored.SHAPE_DTYPE),
         "configs": configs.astype(stored.CODE_DTYPE),
@@ -153,10 +151,22 @@ def encode(rows: Rows) -> dict[str, NDArray[Any]]:
     for workspace in np.unique(rows.values[:, 0]).tolist():
         here = rows.values[:, 0] == workspace
         codes = np.zeros((len(shapes), len(rows.settings)), dtype=stored.CODE_DTYPE)
-        # numpy 2.0 alone returns the inverse with a second dimension.
-        codes[row.reshape(-1)[here], rows.values[here, 1]] = code.reshape(-1)[here] + 1
+        codes[row[here], rows.values[here, 1]] = code[here] + 1
         arrays[f"codes_{workspace}"] = codes
     return arrays
+
+
+def _distinct(
+    values: NDArray[np.int64], what: str, least: int, bits: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct rows in increasing order, and which of them each row is."""
+    if values.size and not least <= values.min() <= values.max() < 1 << bits:
+        raise SourceError(f"{what} must lie in {least}..{(1 << bits) - 1}")
+    # Sorting one integer per row is much faster than sorting rows.
+    places = np.array([bits * place for place in range(values.shape[1])][::-1], dtype=np.uint64)
+    packed = (values.astype(np.uint64) << places).sum(axis=1, dtype=np.uint64)
+    _, first, inverse = np.unique(packed, return_index=True, return_inverse=True)
+    return values[first], inverse
 
 
 def decode(table: stored.DecisionTable) -> Rows:
@@ -253,9 +263,9 @@ def _source_envelope(source: Mapping[str, Any] | None, rows: Rows) -> Envelope:
 
 def _source_provenance(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     published = document["npz_sha256"] in PUBLISHED_SHA256
-    attribution = PUBLISHED if published else document["attribution"]
+    rights = PUBLISHED if published else document["rights"]
     files = {name.name: sha256_of_file(name) for name in (path, path.with_suffix(".json"))}
-    return {**attribution, "sha256": files}
+    return {**{key: rights[key] for key in PUBLISHED}, "sha256": files}
 
 
 def margin_bounds(margin: int, rows: Rows) -> dict[tuple[int, Setting], tuple[int, ...]]:
@@ -396,11 +406,25 @@ def build(sources: Sequence[Source], data: Path) -> dict[str, Built]:
             before = json.loads((data / name / stored.PROVENANCE).read_bytes())
             origins = before["sources"] + origins
         merged = merge(rows)
-        tables[name] = Built(merged, _files(merged, about, origins))
+        tables[name] = Built(merged, table_files(merged, about, origins))
     return tables
 
 
-def _files(rows: Rows, about: About, origins: list[dict[str, Any]]) -> dict[str, bytes]:
+def table_files(rows: Rows, about: About, origins: list[dict[str, Any]]) -> dict[str, bytes]:
+    """The files of one table; pure.
+
+    Args:
+        rows: rows in the order of `merge`.
+        about: what they are; bounds with a margin are computed from the rows.
+        origins: attribution, licence, origin and sha256 of every source.
+
+    Returns:
+        File contents by name, provenance.json included. Equal input gives equal bytes as long as
+        zlib compresses alike.
+
+    Raises:
+        SourceError: the rows do not fit the stored form or contradict the envelope.
+    """
     envelope = about.envelope
     if envelope.margin is not None:
         envelope = envelope._replace(bounds=margin_bounds(envelope.margin, rows))
@@ -412,9 +436,12 @@ def _files(rows: Rows, about: About, origins: list[dict[str, Any]]) -> dict[str,
     }
     provenance = {
         "schema": stored.SCHEMA,
+        "platform": {"name": table_id(about.platform), **about.platform},
+        "attribution": sorted({origin["attribution"] for origin in origins}),
         "sources": origins,
+        "exporter": "tools/export/export_tables.py",
         "files": {
-            name: {"sha256": sha256_of(content), "bytes": len(content)}
+            name: {"sha256": sha256_of(content), "size": len(content)}
             for name, content in contents.items()
         },
     }
@@ -475,25 +502,26 @@ def differences(tables: Mapping[str, Built], data: Path) -> list[str]:
     return found
 
 
+def run(arguments: argparse.Namespace) -> int:
+    """Build the tables, then compare them with those that there are, or write them."""
+    tables = build([read_source(path) for path in arguments.sources], arguments.data)
+    if not arguments.check:
+        write(tables, arguments.data)
+        return PASS
+    found = differences(tables, arguments.data)
+    print("\n".join(found) or f"equal: {', '.join(tables)}")
+    return FAIL if found else PASS
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the exporter; the module docstring is its manual."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    """Command line; see the module docstring."""
+    parser = argparse.ArgumentParser(prog="export_tables", description=__doc__)
     parser.add_argument("sources", nargs="+", type=Path, metavar="SOURCE.npz")
     parser.add_argument("--data", type=Path, default=stored.DATA, help="folder of the tables")
     parser.add_argument("--check", action="store_true", help="compare only, write nothing")
     arguments = parser.parse_args(argv)
-    try:
-        tables = build([read_source(path) for path in arguments.sources], arguments.data)
-        if not arguments.check:
-            write(tables, arguments.data)
-            return 0
-    except SourceError as error:
-        print(f"export_tables: {error}", file=sys.stderr)
-        return 2
-    found = differences(tables, arguments.data)
-    print("\n".join(found) or f"equal: {', '.join(tables)}")
-    return 1 if found else 0
+    return guarded(parser.prog, lambda: run(arguments))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())
