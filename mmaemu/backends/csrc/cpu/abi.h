@@ -59,7 +59,7 @@ struct mmaemu_request {
     mmaemu_i32 operand_floor; /* Operands are normalised down to this exponent, or NO_FLOOR. */
     mmaemu_u32 group_of;      /* Four bits a residue, residue 0 lowest. */
     mmaemu_i32 partition;     /* enum mmaemu_partition */
-    mmaemu_i32 reserved;
+    mmaemu_i32 tile_columns;     /* Columns of a tile, a multiple of 64; 0: the kernel's default. */
     mmaemu_i64 slices;
     mmaemu_i64 tile;
     mmaemu_i64 promotion;

@@ -24,7 +24,7 @@
 
 #define COLUMNS 16
 #define TILE_ROWS 64
-#define TILE_COLUMNS 256
+#define TILE_COLUMNS 1024
 #define WINDOW 4096
 #define MAX_STEP 64
 /* Exponent of a zero or non-finite operand: any sum with it stays below NO_EXPONENT. */

@@ -1,8 +1,6 @@
 /* The exported functions: what this CPU supports, what a request needs, and running it. */
 #include "abi.h"
 
-#define EXPORT_CALL MMAEMU_EXPORT
-
 #if defined(__x86_64__)
 
 static void cpuid(mmaemu_u32 leaf, mmaemu_u32 subleaf, mmaemu_u32 *regs)
@@ -111,7 +109,7 @@ static const struct mmaemu_entry *entry_of(int kernel, int isa)
 
 static int check_sizes(const struct mmaemu_request *r)
 {
-    if (r->abi != MMAEMU_CPU_ABI || r->m < 0 || r->n < 0 || r->k < 0 || !r->out)
+    if (r->abi != MMAEMU_CPU_ABI || r->tile_columns < 0 || r->tile_columns % 64 || r->m < 0 || r->n < 0 || r->k < 0 || !r->out)
         return MMAEMU_BAD_SIZE;
     if (r->k > 0 && (!r->a || !r->b))
         return MMAEMU_BAD_SIZE;
@@ -194,45 +192,55 @@ static int check(const struct mmaemu_request *request)
 }
 
 /* The version of struct mmaemu_request that this library takes. */
-EXPORT_CALL mmaemu_u32 mmaemu_cpu_abi(void)
+MMAEMU_EXPORT mmaemu_u32 mmaemu_cpu_abi(void)
 {
     return MMAEMU_CPU_ABI;
 }
 
 /* Bit i is set if instruction set i (enum mmaemu_isa) can be used on this CPU. */
-EXPORT_CALL mmaemu_u32 mmaemu_cpu_isas(void)
+MMAEMU_EXPORT mmaemu_u32 mmaemu_cpu_isas(void)
 {
     return supported();
 }
 
 /* MMAEMU_OK, or why the request cannot be run. Reads no operand. */
-EXPORT_CALL mmaemu_i32 mmaemu_cpu_check(const struct mmaemu_request *request)
+MMAEMU_EXPORT mmaemu_i32 mmaemu_cpu_check(const struct mmaemu_request *request)
 {
     return check(request);
 }
 
 /* Bytes of scratch memory that each concurrent call needs. The request must have passed. */
-EXPORT_CALL mmaemu_i64 mmaemu_cpu_scratch_bytes(const struct mmaemu_request *request)
+MMAEMU_EXPORT mmaemu_i64 mmaemu_cpu_scratch_bytes(const struct mmaemu_request *request)
 {
     return entry_of(request->kernel, request->isa)->scratch(request) + 64;
 }
 
-/* Tiles the output is cut into: more threads than tiles are of no use. */
-EXPORT_CALL mmaemu_i64 mmaemu_cpu_tiles(const struct mmaemu_request *request)
+static mmaemu_i64 columns_of_tile(const struct mmaemu_request *request)
 {
-    const struct mmaemu_entry *entry = entry_of(request->kernel, request->isa);
-    const mmaemu_i64 down = (request->m + entry->tile_rows - 1) / entry->tile_rows;
-    const mmaemu_i64 across = (request->n + entry->tile_columns - 1) / entry->tile_columns;
-    return down * across;
+    return request->tile_columns > 0 ? request->tile_columns
+                                     : entry_of(request->kernel, request->isa)->tile_columns;
+}
+
+static mmaemu_i64 ceiling(mmaemu_i64 value, mmaemu_i64 divisor)
+{
+    return (value + divisor - 1) / divisor;
+}
+
+/* Tiles the output is cut into: more threads than tiles are of no use. */
+MMAEMU_EXPORT mmaemu_i64 mmaemu_cpu_tiles(const struct mmaemu_request *request)
+{
+    const int rows = entry_of(request->kernel, request->isa)->tile_rows;
+    return ceiling(request->m, rows) * ceiling(request->n, columns_of_tile(request));
 }
 
 /* Computes tiles until all are taken. Safe from several threads at once with one request. */
-EXPORT_CALL mmaemu_i32 mmaemu_cpu_run(struct mmaemu_request *request, void *scratch,
-                                      mmaemu_i64 scratch_bytes)
+MMAEMU_EXPORT mmaemu_i32 mmaemu_cpu_run(struct mmaemu_request *request, void *scratch,
+                                        mmaemu_i64 scratch_bytes)
 {
     const struct mmaemu_entry *entry;
     const int status = check(request);
     mmaemu_i64 down;
+    mmaemu_i64 columns;
     mmaemu_i64 tiles;
     float_state saved;
     if (status != MMAEMU_OK)
@@ -241,7 +249,8 @@ EXPORT_CALL mmaemu_i32 mmaemu_cpu_run(struct mmaemu_request *request, void *scra
         return MMAEMU_BAD_SCRATCH;
     scratch = (void *)(((mmaemu_u64)scratch + 63ull) & ~63ull);
     entry = entry_of(request->kernel, request->isa);
-    down = (request->m + entry->tile_rows - 1) / entry->tile_rows;
+    down = ceiling(request->m, entry->tile_rows);
+    columns = columns_of_tile(request);
     tiles = mmaemu_cpu_tiles(request);
     saved = float_state_default();
     for (;;) {
@@ -250,9 +259,9 @@ EXPORT_CALL mmaemu_i32 mmaemu_cpu_run(struct mmaemu_request *request, void *scra
         if (index >= tiles)
             break;
         tile.row = index % down * entry->tile_rows;
-        tile.column = index / down * entry->tile_columns;
+        tile.column = index / down * columns;
         tile.rows = mmaemu_smaller(entry->tile_rows, request->m - tile.row);
-        tile.columns = mmaemu_smaller(entry->tile_columns, request->n - tile.column);
+        tile.columns = mmaemu_smaller(columns, request->n - tile.column);
         entry->run(request, &tile, scratch);
     }
     float_state_restore(saved);

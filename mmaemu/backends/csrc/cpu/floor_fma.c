@@ -30,7 +30,7 @@
 #include "simd.h"
 
 #define TILE_ROWS 128
-#define TILE_COLUMNS 256
+#define TILE_COLUMNS 1024
 #define WINDOW 4096 /* k of the operand a kept packed at a time. */
 #define MAX_L 32
 #define UNIT (4 * WIDTH) /* Outputs of a unit. */
