@@ -217,14 +217,14 @@ def _values(format_name: str, codes: Bits) -> torch.Tensor:
 
 
 def _accumulate(record: GemmRecord, backend: str) -> Callable[[], Bits]:
-    import mmaemu
+    from mmaemu import api, model
 
     a, b = _gemm_operands(record)
     out_dtype = _dtype(record.out_dtype)
     splitk = _split(record.split)
 
     def run() -> Bits:
-        accumulator = mmaemu.accumulate(
+        accumulator = api.accumulate(
             a,
             b,
             use_fast_accum=record.use_fast_accum,
@@ -233,7 +233,7 @@ def _accumulate(record: GemmRecord, backend: str) -> Callable[[], Bits]:
             backend=backend,
             out_dtype_for_split=out_dtype,
         )
-        result = mmaemu.model.epilogue.apply(
+        result = model.epilogue.apply(
             accumulator,
             _scalar(record.scale_a_bits),
             _scalar(record.scale_b_bits),
@@ -308,9 +308,9 @@ def _require_grad(tensors: Mapping[str, torch.Tensor], names: Iterable[str]) -> 
 
 
 def _call_scaled_mm(positional: list[Any], keywords: Mapping[str, Any]) -> Bits:
-    import mmaemu
+    from mmaemu import api
 
-    result = mmaemu.scaled_mm(*positional, **keywords)
+    result = api.scaled_mm(*positional, **keywords)
     out = keywords.get("out")
     if out is not None and result is not out:
         raise AssertionError("scaled_mm returned another tensor than the out= it was given")

@@ -289,7 +289,7 @@ def _outputs(
     """
     import numpy as np
 
-    from mmaemu import accumulate
+    from mmaemu.api import accumulate
     from mmaemu.formats import FORMATS
 
     format_a, format_b = call.unscaled.format_a, call.unscaled.format_b

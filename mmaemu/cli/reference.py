@@ -1,12 +1,9 @@
 """The reference page of the command line, made from the same data as its parser.
 
-`python -m mmaemu.cli.reference docs/reference/cli.md` writes it; a test compares.
+tools/generate_docs.py writes docs/reference/cli.md with it; a test compares.
 """
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 from mmaemu.cli.command import Argument, Command
 from mmaemu.cli.main import COMMANDS, EXIT_CODES, JSON, PROGRAM, SUMMARY
@@ -68,7 +65,3 @@ def page() -> str:
         "only."
     )
     return "\n\n".join([head, "\n".join(listed), *map(_section, COMMANDS)]) + "\n"
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8", newline="\n")

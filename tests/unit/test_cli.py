@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from mmaemu import _settings
+from mmaemu._settings import SETTINGS
 from mmaemu._version import __version__
 from mmaemu.bindings import libcuda
 from mmaemu.cli import command, info, models, output, reference
@@ -29,8 +30,10 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `mmaemu` with these arguments in this process: exit code, standard output and error."""
+    for setting in SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
 
     def call(*argv: str) -> tuple[int, str, str]:
         code = main([*argv])
@@ -508,5 +511,5 @@ def test_base_report_has_no_text_of_its_own() -> None:
 def test_reference_page_is_up_to_date() -> None:
     page = ROOT / "docs" / "reference" / "cli.md"
     assert page.read_text(encoding="utf-8") == reference.page(), (
-        "run: python -m mmaemu.cli.reference docs/reference/cli.md"
+        "run: python tools/generate_docs.py"
     )

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mmaemu
 import mmaemu.recordings
+from mmaemu import api
 from mmaemu.cli import demo, demo_picture
 from mmaemu.cli.main import main
 from mmaemu.recordings import GemmRecord, Record, load
@@ -233,7 +233,7 @@ def test_a_backend_that_raises_fails_the_demo(
     def crash(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(mmaemu, "scaled_mm", crash)
+    monkeypatch.setattr(api, "scaled_mm", crash)
     rows = [record for record in load() if record.id.startswith(demo.RECORDED_CALL)]
     replays = demo._replays(rows, "auto", lambda _: None)
     assert replace(report, replays=replays).exit_code == FAILED

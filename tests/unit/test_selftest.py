@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mmaemu
-from mmaemu import self_test
+from mmaemu import api, self_test
 from mmaemu.backends import registry
 from mmaemu.backends.base import BackendStatus
 from mmaemu.cli.main import main
@@ -222,8 +222,8 @@ def test_a_backend_that_refuses_everything_does_not_pass(
         raise BackendUnavailableError("another model")
 
     monkeypatch.setattr(self_test, "select", refuse)
-    monkeypatch.setattr(mmaemu, "accumulate", refuse)
-    monkeypatch.setattr(mmaemu, "scaled_mm", refuse)
+    monkeypatch.setattr(api, "accumulate", refuse)
+    monkeypatch.setattr(api, "scaled_mm", refuse)
     result = run_gate(gate)
     assert not result.passed
     assert result.reason == "nothing was compared: another model"
