@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from mmaemu._settings import SETTINGS
 
 # A test belongs to the tier of its folder unless it carries a tier mark of its own.
 TIER_OF_FOLDER = {
@@ -28,6 +31,13 @@ TIERS = frozenset(TIER_OF_FOLDER.values())
 # Examples are the same on every run, and a slow machine is no failure.
 settings.register_profile("mmaemu", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("mmaemu")
+
+
+def pytest_configure() -> None:
+    """Forget the settings of whoever runs the tests, so that results do not depend on them."""
+    for setting in SETTINGS:
+        if setting.audience == "package":
+            os.environ.pop(setting.variable, None)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -6,16 +6,15 @@ import argparse
 import importlib.util
 import subprocess
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from facts import load_repo
 from files import ROOT
-from findings import Finding, Outcome, UnusableError, run
+from findings import Outcome, Rule, UnusableError, apply_rules, run
 
 SUFFIXES: Final = (".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh")
-CODE: Final = "REPO301"
 
 
 def program() -> str:
@@ -31,25 +30,36 @@ def program() -> str:
     return str(Path(found.origin).parent / "data" / "bin" / f"clang-format{suffix}")
 
 
-def check(root: Path) -> Outcome:
-    """A finding for every source that clang-format would change.
+def load(root: Path) -> dict[str, bool]:
+    """Whether each tracked source is formatted.
 
     Raises:
         UnusableError: clang-format is not installed, or `root` is no checkout.
     """
-    findings = []
-    for path in sorted(load_repo(root).files):
-        if not path.endswith(SUFFIXES):
-            continue
-        done = subprocess.run(
-            [program(), "--dry-run", "--Werror", "--style=file", path],
-            cwd=root,
-            check=False,
-            capture_output=True,
-        )
-        if done.returncode:
-            findings.append(Finding(CODE, path, "is not formatted; run `clang-format -i` on it"))
-    return Outcome(tuple(findings))
+    command = [program(), "--dry-run", "--Werror", "--style=file"]
+    sources = sorted(path for path in load_repo(root).files if path.endswith(SUFFIXES))
+    return {
+        path: not subprocess.run(
+            [*command, path], cwd=root, check=False, capture_output=True
+        ).returncode
+        for path in sources
+    }
+
+
+def _formatted(sources: Mapping[str, bool]) -> Iterable[tuple[str, str]]:
+    for path, formatted in sources.items():
+        if not formatted:
+            yield path, "is not formatted; run `clang-format -i` on it"
+
+
+RULES: Final[tuple[Rule[Mapping[str, bool]], ...]] = (
+    Rule("REPO301", "C, C++ and CUDA sources are formatted.", _formatted),
+)
+
+
+def check(root: Path) -> Outcome:
+    """All findings about the sources of a checkout."""
+    return apply_rules(RULES, load(root))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from mmaemu import _settings
-from mmaemu._settings import SETTINGS
 from mmaemu._version import __version__
 from mmaemu.bindings import libcuda
 from mmaemu.cli import command, info, models, output, reference
@@ -32,7 +31,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `mmaemu` with these arguments in this process: exit code, standard output and error."""
-    for setting in SETTINGS:
+    for setting in _settings.SETTINGS:
         monkeypatch.delenv(setting.variable, raising=False)
 
     def call(*argv: str) -> tuple[int, str, str]:
