@@ -165,7 +165,7 @@ class Bin:
     @property
     def listed(self) -> dict[str, dict[str, Any]]:
         """Manifest entries by the file that they name."""
-        return {str(entry.get("file")): entry for entry in (self.modules or {}).values()}
+        return {str(entry.get("file", name)): entry for name, entry in (self.modules or {}).items()}
 
 
 def bins(files: dict[str, bytes], package: str) -> tuple[Bin, ...]:

@@ -9,6 +9,7 @@ A target is a whole file, or the part of a file between `<!-- NAME: ... -->` and
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -198,12 +199,30 @@ def command_line() -> str:
     return reference.page()
 
 
+def checks() -> str:
+    """docs/reference/checks.md: every finding that a tool can report."""
+    pages = [
+        "# Checks\n\nA tool prints every finding as `where: CODE what is wrong; what to do`. "
+        "Exit codes: 0 no finding, 1 findings, 2 usage or could not run, 3 not decided. "
+        "A rule that could not be decided says so.\n"
+    ]
+    for path in sorted((ROOT / "tools").glob("*.py")):
+        if not re.search(r"^RULES\b", path.read_text(encoding="utf-8"), re.MULTILINE):
+            continue
+        module = importlib.import_module(path.stem)
+        about = str(module.__doc__).strip().splitlines()[0]
+        rows = ((rule.code, rule.says.replace("|", "\\|")) for rule in module.RULES)
+        pages.append(f"\n## tools/{path.name}\n\n{about}\n\n{table(('code', 'holds'), rows)}")
+    return "".join(pages)
+
+
 TARGETS: Final = (
     Target("README.md", profiles, mark="profiles"),
     Target("docs/reference/profiles.md", profiles_page),
     Target("docs/reference/models.md", models_page),
     Target("docs/reference/settings.md", settings),
     Target("docs/reference/cli.md", command_line),
+    Target("docs/reference/checks.md", checks),
 )
 
 

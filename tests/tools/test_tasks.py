@@ -1,48 +1,155 @@
-"""The exit code of a task is the exit code of what it ran."""
+"""The tasks, run by the real invoke; the tools behind them are recorded, not run."""
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from files import ROOT
 
-FAILING = """
-from invoke.tasks import task
-from tasks import run
-
-@task
-def broken(context):
-    run(context, '-c "raise SystemExit(3)"', '-c "print(1 + 1)"')
-
-@task
-def working(context):
-    run(context, '-c "print(1 + 1)"')
+# Stands in for every tool: says how it was called and ends as it is told to.
+RECORDER = """\
+import json, os, sys
+from pathlib import Path
+with Path("calls.jsonl").open("a") as stream:
+    stream.write(json.dumps([Path(sys.argv[0]).stem, *sys.argv[1:]]) + "\\n")
+print("said by the tool")
+print("complained by the tool", file=sys.stderr)
+raise SystemExit(int(os.environ.get("TOOL_EXIT", "0")))
 """
+TOOLS = (
+    "check_data",
+    "check_dist",
+    "check_docs",
+    "check_release",
+    "check_repo",
+    "check_workflows",
+    "dist",
+    "generate_docs",
+    "run_ci",
+    "snapshot",
+    "version",
+)
 
 
-def invoke(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copy(ROOT / "tasks.py", tmp_path)
+    (tmp_path / "tools").mkdir()
+    for name in TOOLS:
+        (tmp_path / "tools" / f"{name}.py").write_text(RECORDER, encoding="utf-8")
+    return tmp_path
+
+
+def invoke(
+    folder: Path, *arguments: str, code: int = 0, text: bool = True
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "invoke", *arguments],
         cwd=folder,
+        env={"TOOL_EXIT": str(code), "PATH": ""},
         capture_output=True,
-        text=True,
+        text=text,
         check=False,
     )
 
 
-def test_a_failing_command_ends_the_task_with_its_code(tmp_path: Path) -> None:
-    source = FAILING.replace("from tasks", "from maintainer")
-    (tmp_path / "tasks.py").write_text(source, encoding="utf-8")
-    (tmp_path / "maintainer.py").write_text((ROOT / "tasks.py").read_text(encoding="utf-8"))
-    broken = invoke(tmp_path, "broken")
-    assert broken.returncode == 3
-    assert "2" not in broken.stdout.splitlines()
-    working = invoke(tmp_path, "working")
-    assert (working.returncode, working.stdout.splitlines()[-1]) == (0, "2")
+def calls(folder: Path) -> list[list[str]]:
+    path = folder / "calls.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_an_unknown_task_is_an_error() -> None:
-    assert invoke(ROOT, "no-such-task").returncode == 1
+CALLS = {
+    "version 0.1.0 --date 2026-12-01": ["version", "0.1.0", "--date", "2026-12-01"],
+    "version 0.1.0 --date 2026-12-01 --device-not-run T3=a --device-not-run T7=b --dry-run": [
+        *("version", "0.1.0", "--date", "2026-12-01", "--device-not-run", "T3=a"),
+        *("--device-not-run", "T7=b", "--dry-run"),
+    ],
+    "release-state --version 0.1.0 --matrix m.json": [
+        *("check_release", "--version", "0.1.0", "--matrix", "m.json"),
+    ],
+    "fatbin": ["check_dist", "--verify-manifest"],
+    "dist --version 0.1.0": ["dist", "--version", "0.1.0"],
+    "dist --version 0.1.0 --tag v0.1.0 --require-fatbins": [
+        *("dist", "--version", "0.1.0", "--tag", "v0.1.0", "--require-fatbins"),
+    ],
+    "snapshot": ["snapshot", "--to", "public"],
+    "snapshot --to ci --remote /somewhere/ci.git --device-not-run T7=c": [
+        *("snapshot", "--to", "ci", "--remote", "/somewhere/ci.git", "--device-not-run", "T7=c"),
+    ],
+    "ci": ["run_ci"],
+    "ci --jobs lint": ["run_ci", "lint"],
+    "ci --jobs lint,dist": ["run_ci", "lint", "dist"],
+    "docs": ["generate_docs"],
+}
+
+
+@pytest.mark.parametrize("line", CALLS)
+def test_a_task_is_the_tools_command_with_its_options(line: str, folder: Path) -> None:
+    done = invoke(folder, *line.split())
+    assert done.returncode == 0, done.stderr
+    assert calls(folder) == [CALLS[line]]
+
+
+@pytest.mark.parametrize("code", [1, 2, 3])
+def test_a_failing_tool_ends_the_task_with_its_exit_code(code: int, folder: Path) -> None:
+    # B33: a result that is printed, or returned as False, ends invoke with 0.
+    done = invoke(folder, "check", code=code)
+    assert done.returncode == code
+    assert calls(folder) == [["check_repo"]]
+    assert f"tools/check_repo.py exited with {code}" in done.stderr
+
+
+def test_stock_invoke_swallows_what_our_tasks_raise(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(
+        "from invoke.tasks import task\n\n"
+        "@task\ndef warns(context):\n    context.run('exit 3', warn=True)\n\n"
+        "@task\ndef returns(context):\n    return False\n",
+        encoding="utf-8",
+    )
+    for name in ("warns", "returns"):
+        done = subprocess.run(
+            [sys.executable, "-m", "invoke", name], cwd=tmp_path, capture_output=True, check=False
+        )
+        assert done.returncode == 0
+
+
+def test_a_repeated_task_runs_once_and_others_do_not_depend_on_it(folder: Path) -> None:
+    # B36
+    assert invoke(folder, "fatbin", "fatbin").returncode == 0
+    assert calls(folder) == [["check_dist", "--verify-manifest"]]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "release_state",  # B37: names have dashes
+        "version 0.1.0 --date 2026-12-01 --dry_run",
+        "version --date 2026-12-01",
+        "dist",
+        "no-such-task",
+    ],
+)
+def test_wrong_usage_runs_nothing(line: str, folder: Path) -> None:
+    assert invoke(folder, *line.split()).returncode == 1
+    assert calls(folder) == []
+
+
+def test_output_arrives_unmixed_and_with_plain_line_ends(folder: Path) -> None:
+    # B39: under a pseudo-terminal both streams would be one, with carriage returns.
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", "fatbin"], cwd=folder, capture_output=True, check=False
+    )
+    assert done.stdout == b"said by the tool\n"
+    assert done.stderr == b"complained by the tool\n"
+
+
+def test_every_tool_that_a_task_names_exists() -> None:
+    missing = [name for name in TOOLS if not (ROOT / "tools" / f"{name}.py").is_file()]
+    assert missing == []
     assert invoke(ROOT, "--list").returncode == 0
