@@ -6,7 +6,7 @@ table of recorded split-K decisions, and what the platform rejects. A user may m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from mmaemu import _settings
@@ -59,8 +59,8 @@ class Profile:
         torch_version: version of torch that called it.
         workspace_bytes: workspace that the caller allows; 0 = cuBLASLt never splits K.
         align: alignment in bytes that the caller states; None = it states none.
-        splitk_table: id of a table of recorded split-K decisions, or the path of a folder in the
-            form of mmaemu/profiles/data; None = nothing is recorded.
+        splitk_table: id of a table of recorded split-K decisions, or the absolute path of a folder
+            in the form of mmaemu/profiles/data; None = nothing is recorded.
         rejects: what the platform rejects beyond the general rules, in order.
         maturity: "validated" = outputs were replayed against recordings of this platform.
         splitk_maturity: "experimental" = split calls warn; "none" = nothing is recorded.
@@ -158,57 +158,64 @@ def _check_preset(preset: object) -> None:
         )
 
 
-def _fp8_rejects(platform: str) -> tuple[RejectRule, ...]:
+def _rejects_e5m2_output(gpu: str) -> tuple[RejectRule, ...]:
     message = (
-        f"cuBLASLt 12.8.3 on {platform} rejects e4m3 x e4m3 with a float8_e5m2 output; "
+        f"cuBLASLt 12.8.3 on {gpu} rejects e4m3 x e4m3 with a float8_e5m2 output; "
         "mixed e4m3 and e5m2 operands can have one"
     )
     return (RejectRule("e4m3", "e4m3", "float8_e5m2", message),)
 
 
-def _h100(
-    name: str, caller: Caller, workspace_bytes: int, align: int | None, split: SplitMaturity
-) -> Profile:
-    return Profile(
-        name=name,
-        preset="hopper",
-        gpu_name="NVIDIA H100 PCIe",
-        capability=(9, 0),
-        sm_count=114,
-        cublaslt_version="12.8.3.14",
-        caller=caller,
-        torch_version="2.7.1+cu128",
+_MIB: Final = 1 << 20
+
+# torch 2.7.1 allows cuBLASLt 1 MiB and states no alignment.
+_H100: Final = Profile(
+    name="hopper",
+    preset="hopper",
+    gpu_name="NVIDIA H100 PCIe",
+    capability=(9, 0),
+    sm_count=114,
+    cublaslt_version="12.8.3.14",
+    caller="torch._scaled_mm",
+    torch_version="2.7.1+cu128",
+    workspace_bytes=_MIB,
+    align=None,
+    splitk_table="h100pcie/cublaslt-12.8.3.14",
+    rejects=_rejects_e5m2_output("the H100 (sm_90)"),
+    maturity="validated",
+    splitk_maturity="validated",
+)
+_RTX4060: Final = replace(
+    _H100,
+    name="ada",
+    preset="ada",
+    gpu_name="NVIDIA GeForce RTX 4060",
+    capability=(8, 9),
+    sm_count=24,
+    splitk_table="rtx4060/cublaslt-12.8.3.14",
+    rejects=_rejects_e5m2_output("the RTX 4060 (sm_89)"),
+)
+
+
+def _transformer_engine(profile: Profile, workspace_bytes: int) -> Profile:
+    """The platform as Transformer Engine 2.3 calls it; its calls were recorded, not replayed."""
+    return replace(
+        profile,
+        name=f"{profile.name}-te",
+        caller="transformer_engine",
         workspace_bytes=workspace_bytes,
-        align=align,
-        splitk_table="h100pcie/cublaslt-12.8.3.14",
-        rejects=_fp8_rejects("the H100 (sm_90)"),
-        maturity="validated",
-        splitk_maturity=split,
+        align=256,
+        splitk_maturity="experimental",
     )
 
 
-def _rtx4060(
-    name: str, caller: Caller, workspace_bytes: int, align: int | None, split: SplitMaturity
-) -> Profile:
-    return Profile(
-        name=name,
-        preset="ada",
-        gpu_name="NVIDIA GeForce RTX 4060",
-        capability=(8, 9),
-        sm_count=24,
-        cublaslt_version="12.8.3.14",
-        caller=caller,
-        torch_version="2.7.1+cu128",
-        workspace_bytes=workspace_bytes,
-        align=align,
-        splitk_table="rtx4060/cublaslt-12.8.3.14",
-        rejects=_fp8_rejects("the RTX 4060 (sm_89)"),
-        maturity="validated",
-        splitk_maturity=split,
-    )
+def _without_workspace(profile: Profile) -> Profile:
+    """The platform with a workspace of 0, which is how a caller switches split-K off."""
+    return replace(profile, name=f"{profile.name}-ws0", workspace_bytes=0)
 
 
 def _experimental(name: str, preset: str, capability: tuple[int, int]) -> Profile:
+    """An instruction model without a recorded platform."""
     return Profile(
         name=name,
         preset=preset,
@@ -227,19 +234,15 @@ def _experimental(name: str, preset: str, capability: tuple[int, int]) -> Profil
     )
 
 
-_MIB: Final = 1 << 20
-
-# torch 2.7.1 allows 1 MiB; Transformer Engine 2.3 allows 32 MiB on sm_90 and 4 MiB elsewhere and
-# states the alignment of its buffers; a workspace of 0 is how a caller switches split-K off.
 PROFILES: Final = {
     profile.name: profile
     for profile in (
-        _h100("hopper", "torch._scaled_mm", _MIB, None, "validated"),
-        _h100("hopper-te", "transformer_engine", 32 * _MIB, 256, "experimental"),
-        _h100("hopper-ws0", "torch._scaled_mm", 0, None, "validated"),
-        _rtx4060("ada", "torch._scaled_mm", _MIB, None, "validated"),
-        _rtx4060("ada-te", "transformer_engine", 4 * _MIB, 256, "experimental"),
-        _rtx4060("ada-ws0", "torch._scaled_mm", 0, None, "validated"),
+        _H100,
+        _transformer_engine(_H100, 32 * _MIB),
+        _without_workspace(_H100),
+        _RTX4060,
+        _transformer_engine(_RTX4060, 4 * _MIB),
+        _without_workspace(_RTX4060),
         _experimental("hopper-experimental", "hopper", (9, 0)),
         _experimental("b200-mma-sync-experimental", "b200_mma_sync", (10, 0)),
     )

@@ -196,7 +196,7 @@ def open_table(table_id: str) -> DecisionTable:
     """The table of an id; opened once per process.
 
     Args:
-        table_id: `<gpu>/<library>` for a table of the package, or the path of a folder.
+        table_id: `<gpu>/<library>` for a table of the package, or the absolute path of a folder.
 
     Raises:
         LookupError: there is no such table.
@@ -207,7 +207,7 @@ def open_table(table_id: str) -> DecisionTable:
         known = ", ".join(list_tables()) or "none"
         raise LookupError(
             f"no split-K table {table_id!r}; the package has {known}; "
-            "a table of your own is named by the path of its folder"
+            "a table of your own is named by the absolute path of its folder"
         )
     return DecisionTable(folder)
 
