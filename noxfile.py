@@ -91,6 +91,7 @@ def lint(session: nox.Session) -> None:
     session.run(str(SHARED), "tools/check_repo.py", external=True)
     session.run(str(SHARED), "tools/check_data.py", external=True)
     session.run(str(SHARED), "tools/check_workflows.py", external=True)
+    session.run(str(SHARED), "tools/check_docs.py", external=True)
 
 
 @nox.session(python=MATRIX["python"], default=False)
