@@ -34,6 +34,8 @@ from mmaemu.testing import bits, operands
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mmaemu.backends.base import BackendStatus
+
 Codes = NDArray[np.uint8]
 Advance = Callable[[str], None]
 
@@ -491,6 +493,17 @@ def _judge(gate: str, function: Gate, subject: _Subject) -> GateResult:
     return tally.result(gate, time.perf_counter() - start)
 
 
+def _unavailable(status: BackendStatus) -> GateResult:
+    return GateResult(
+        AVAILABILITY,
+        passed=False,
+        reason=f"not available: {status.reason}",
+        details={"failed": status.failed},
+        seconds=0.0,
+        cached=False,
+    )
+
+
 def _verdict(subject: _Subject, *, force: bool, advance: Advance) -> list[GateResult]:
     gates = READABLE_GATES if subject.backend == READABLE else BACKEND_GATES
     if subject in _verdicts and not force:
@@ -564,8 +577,7 @@ def run(
     results: dict[str, list[GateResult]] = {}
     for name in names:
         if name != READABLE and not status[name].available:
-            reason = f"not available: {status[name].reason}"
-            results[name] = [GateResult(AVAILABILITY, False, reason, {}, 0.0, False)]  # noqa: FBT003
+            results[name] = [_unavailable(status[name])]
         else:
             results[name] = _verdict(_Subject(name, chosen), force=force, advance=advance)
     return results
@@ -585,7 +597,8 @@ def selftest(
 
     Returns:
         The gates of each backend. A backend that is not available has one gate, "availability",
-        which did not pass and says why.
+        which did not pass and says why; its details say whether it is broken ("failed") or not
+        meant for this machine.
 
     Raises:
         TypeError: an argument of another type.

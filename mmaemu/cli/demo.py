@@ -146,10 +146,10 @@ class DemoReport(Report):
 
     @property
     def exit_code(self) -> Exit:
-        """Exit 1 unless every recorded bit is equal and at least one was compared."""
-        bits = sum(replay.bits for replay in self.replays)
-        equal = sum(replay.equal_bits for replay in self.replays)
-        return Exit.OK if bits and bits == equal else Exit.FAILED
+        """Exit 1 unless every recorded row is equal and at least one bit was compared."""
+        compared = any(replay.bits for replay in self.replays)
+        failed = any(replay.failed or replay.equal_bits < replay.bits for replay in self.replays)
+        return Exit.OK if compared and not failed else Exit.FAILED
 
     def render(self) -> str:
         """Return the report as text."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from mmaemu.api import CallPlan
+    from mmaemu.profiles.resolve import SplitDecision
 
 Split = str | int | tuple[int, str]
 """A split-K choice as `mmaemu.explain` takes it."""
@@ -55,18 +56,6 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Decision:
-    """The split-K decision."""
-
-    S: int
-    scheme: str
-    source: str
-    verified: bool
-    table_id: str | None
-    note: str
-
-
-@dataclass(frozen=True)
 class ExplainReport(Report):
     """What the call would do, or why it raises.
 
@@ -87,7 +76,7 @@ class ExplainReport(Report):
     profile: str | None
     preset: str | None
     preset_maturity: str | None
-    split: Decision | None
+    split: SplitDecision | None
     backend: str | None
     fallbacks: list[str]
     warnings: list[str]
@@ -118,7 +107,7 @@ class ExplainReport(Report):
         )
 
 
-def _split(split: Decision | None) -> str:
+def _split(split: SplitDecision | None) -> str:
     if split is None:
         return "not decided"
     verified = "replayed on hardware" if split.verified else "never replayed on hardware"
@@ -180,7 +169,6 @@ def _operands(call: Call) -> dict[str, Any]:
 
 def _report(call: Call, plan: CallPlan) -> ExplainReport:
     error, message = (None, "") if isinstance(plan.validation, str) else plan.validation
-    split = plan.split
     return ExplainReport(
         call=call,
         valid=error is None,
@@ -189,11 +177,7 @@ def _report(call: Call, plan: CallPlan) -> ExplainReport:
         profile=plan.profile,
         preset=plan.preset,
         preset_maturity=plan.preset_maturity,
-        split=None
-        if split is None
-        else Decision(
-            split.S, split.scheme, split.source, split.verified, split.table_id, split.note or ""
-        ),
+        split=plan.split,
         backend=plan.backend,
         fallbacks=[str(each) for each in plan.fallbacks],
         warnings=[str(each) for each in plan.warnings],

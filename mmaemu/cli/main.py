@@ -79,8 +79,11 @@ def _fail(arguments: argparse.Namespace, message: str, code: Exit) -> int:
 
 def _print(report: Report, *, as_json: bool) -> None:
     """Print a report; a reader that stops early (`| head`) is no error."""
+    text = output.to_json(report.to_json()) if as_json else report.render()
+    encoding = sys.stdout.encoding or "utf-8"
     try:
-        print(output.to_json(report.to_json()) if as_json else report.render(), flush=True)
+        # A folder's name may hold what the terminal's encoding lacks.
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

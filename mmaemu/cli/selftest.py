@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from mmaemu.cli import output
 from mmaemu.cli.command import (
@@ -20,19 +20,9 @@ from mmaemu.errors import MmaemuError
 if TYPE_CHECKING:
     import argparse
 
+    from mmaemu.self_test import GateResult
+
 NOT_AVAILABLE: Final = "not available"
-
-
-@dataclass(frozen=True)
-class Gate:
-    """One gate of a backend; the fields are those of `GateResult`."""
-
-    name: str
-    passed: bool
-    reason: str
-    details: dict[str, Any]
-    seconds: float
-    cached: bool
 
 
 @dataclass(frozen=True)
@@ -42,7 +32,7 @@ class Verdict:
     backend: str
     verdict: str
     reason: str
-    gates: list[Gate]
+    gates: list[GateResult]
 
 
 @dataclass(frozen=True)
@@ -90,7 +80,7 @@ class SelftestReport(Report):
         return "\n\n".join([*blocks, f"Self-test: {words[self.exit_code]}."])
 
 
-def _line(gate: Gate) -> tuple[str, str]:
+def _line(gate: GateResult) -> tuple[str, str]:
     cached = ", earlier in this process" if gate.cached else f", {gate.seconds:.1f} s"
     return gate.name, f"{'ok' if gate.passed else 'FAILED'}: {gate.reason}{cached}"
 
@@ -118,18 +108,19 @@ def collect(
         if isinstance(error, MmaemuError):
             raise
         raise UsageError(str(error).splitlines()[0]) from error
-    verdicts = []
-    for backend, gates in results.items():
-        if [gate.name for gate in gates] == [self_test.AVAILABILITY]:
-            verdicts.append(Verdict(backend, NOT_AVAILABLE, gates[0].reason, []))
-            continue
-        verdict = "passed" if all(gate.passed for gate in gates) else "failed"
-        shown = [
-            Gate(gate.name, gate.passed, gate.reason, gate.details, gate.seconds, gate.cached)
-            for gate in gates
-        ]
-        verdicts.append(Verdict(backend, verdict, "", shown))
+    verdicts = [_verdict(backend, gates) for backend, gates in results.items()]
     return SelftestReport(device, kernels, verdicts)
+
+
+def _verdict(backend: str, gates: list[GateResult]) -> Verdict:
+    from mmaemu.self_test import AVAILABILITY
+
+    if all(gate.passed for gate in gates):
+        return Verdict(backend, "passed", "", gates)
+    first = gates[0]
+    if first.name == AVAILABILITY and not first.details["failed"]:
+        return Verdict(backend, NOT_AVAILABLE, first.reason, [])
+    return Verdict(backend, "failed", "", gates)
 
 
 def _collect(arguments: argparse.Namespace) -> SelftestReport:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -427,7 +429,7 @@ def test_info_works_with_a_broken_torch(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        env={"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": ""},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
         cwd=tmp_path,
     )
     assert (finished.returncode, finished.stderr) == (OK, "")
@@ -497,6 +499,14 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
     assert child.stderr.read() == ""
     child.stderr.close()
     assert child.wait() == OK
+
+
+def test_text_that_the_terminal_cannot_show_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer, encoding="ascii"))
+    monkeypatch.setenv("MMAEMU_PROFILE", "ada\u03b1")
+    assert main(["info"]) == OK
+    assert b"MMAEMU_PROFILE  ada\\u03b1" in buffer.getvalue()
 
 
 def test_base_report_has_no_text_of_its_own() -> None:

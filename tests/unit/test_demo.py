@@ -227,6 +227,15 @@ def test_no_recording_at_all_is_no_success(report: demo.DemoReport) -> None:
     assert replace(report, replays=[]).exit_code == FAILED
 
 
+def test_a_row_that_fails_without_bits_is_no_success(report: demo.DemoReport) -> None:
+    """A recorded error has no bits, but another outcome is a failure all the same."""
+    own, further = report.replays
+    wrong = replace(further, failed=["some/row: no error was raised"])
+    failed = replace(report, replays=[own, wrong])
+    assert failed.exit_code == FAILED
+    assert "some/row: no error was raised" in failed.render()
+
+
 def test_a_backend_that_raises_fails_the_demo(
     report: demo.DemoReport, monkeypatch: pytest.MonkeyPatch
 ) -> None:

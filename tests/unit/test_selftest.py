@@ -337,6 +337,21 @@ def test_command_never_passes_what_is_not_available(
     assert main(["selftest", "--device", "cpu", "--kernels", "v4,reference"]) == NOT_AVAILABLE
 
 
+@pytest.mark.usefixtures("few_gates")
+def test_command_fails_with_a_broken_backend(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = registry.backends_status(CPU)["reference"]
+    broken = replace(here, name="cpu:avx2", available=False, reason="wrong hash", failed=True)
+    monkeypatch.setattr(
+        self_test, "backends_status", lambda _: {"cpu:avx2": broken, "reference": here}
+    )
+    assert main(["selftest", "--device", "cpu"]) == FAILED
+    out, _ = capsys.readouterr()
+    assert "cpu:avx2: failed\n  availability  FAILED: not available: wrong hash" in out
+    assert "reference: passed" in out
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a GPU")
 def test_command_on_a_missing_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["selftest", "--device", "cuda"]) == NOT_AVAILABLE
