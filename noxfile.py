@@ -1,8 +1,9 @@
 """Sessions: the test tiers, the Python x torch matrix, lint. What they do lives in tools/.
 
 `nox -s t0 t1` runs once with the running Python and the torch of MMAEMU_TORCH (default: the entry
-of [tool.mmaemu.matrix]). `nox -s t0_matrix t1_matrix` runs all points; -p 3.11 and
--t torch-2.6.0 choose among them. All sessions but the matrix share the environment of `env`.
+of [tool.mmaemu.matrix]). `nox -s t0_matrix t1_matrix` runs all points; -p 3.11 chooses among them,
+and -t torch-2.6.0 (both tiers) or -t t1-torch-2.6.0 (one) takes the place of -s. All sessions
+but the matrix share the environment of `env`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,17 @@ MATRIX = PROJECT["tool"]["mmaemu"]["matrix"]
 TORCH = os.environ.get("MMAEMU_TORCH") or MATRIX["torch"][MATRIX["default"]]
 INDEX = os.environ.get("MMAEMU_TORCH_INDEX_URL")
 GROUPS = nox.project.dependency_groups(PROJECT, "test", "lint", "build", "release")
-POINTS = [
-    nox.param(version, id=f"torch-{version}", tags=[f"torch-{version}"])
-    for version in MATRIX["torch"].values()
-]
 SHARED = Path(".nox", "env", "Scripts" if sys.platform == "win32" else "bin", "python")
+
+
+def points(tier: str) -> list[nox.param]:
+    """The torch versions of the matrix, each with a tag of its own and one of its tier."""
+    return [
+        nox.param(
+            version, id=f"torch-{version}", tags=[f"torch-{version}", f"{tier}-torch-{version}"]
+        )
+        for version in MATRIX["torch"].values()
+    ]
 
 
 def install(session: nox.Session, torch: str) -> None:
@@ -95,7 +102,7 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session(python=MATRIX["python"], default=False)
-@nox.parametrize("torch", POINTS)
+@nox.parametrize("torch", points("t0"))
 def t0_matrix(session: nox.Session, torch: str) -> None:
     """t0 at every point of Python x torch."""
     install(session, torch)
@@ -104,7 +111,7 @@ def t0_matrix(session: nox.Session, torch: str) -> None:
 
 
 @nox.session(python=MATRIX["python"], default=False)
-@nox.parametrize("torch", POINTS)
+@nox.parametrize("torch", points("t1"))
 def t1_matrix(session: nox.Session, torch: str) -> None:
     """t1 at every point of Python x torch."""
     install(session, torch)

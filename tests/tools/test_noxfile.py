@@ -48,18 +48,27 @@ def test_the_matrix_is_listed_as_json(session: str) -> None:
     assert points(listed("-s", session)) == POINTS
 
 
-def test_points_are_named_without_quotes() -> None:
-    chosen = listed("-s", "t0_matrix", "t1_matrix", "-p", "3.11", "-t", "torch-2.6.0")
-    assert [(entry["name"], *points([entry])) for entry in chosen] == [
-        ("t0_matrix", ("3.11", "2.6.0")),
-        ("t1_matrix", ("3.11", "2.6.0")),
-    ]
+@pytest.mark.parametrize(
+    ("arguments", "sessions"),
+    [
+        (("-p", "3.11", "-t", "torch-2.6.0"), ["t0_matrix", "t1_matrix"]),
+        (("-p", "3.11", "-t", "t1-torch-2.6.0"), ["t1_matrix"]),
+        # nox leaves -s aside where -t is given.
+        (("-s", "t0_matrix", "t1_matrix", "-p", "3.11", "-t", "torch-2.6.0"), None),
+    ],
+)
+def test_points_are_named_without_quotes(
+    arguments: tuple[str, ...], sessions: list[str] | None
+) -> None:
+    chosen = listed(*arguments)
+    assert [entry["name"] for entry in chosen] == (sessions or ["t0_matrix", "t1_matrix"])
+    assert points(chosen) == {("3.11", "2.6.0")}
 
 
-def test_a_tag_alone_selects_the_matrix_though_it_is_no_default() -> None:
-    chosen = listed("-t", "torch-2.7.1")
-    assert {entry["name"] for entry in chosen} == {"t0_matrix", "t1_matrix"}
-    assert points(chosen) == {(python, "2.7.1") for python in MATRIX["python"]}
+def test_a_tag_selects_the_matrix_though_it_is_no_default() -> None:
+    assert points(listed("-t", "t0-torch-2.7.1")) == {
+        (python, "2.7.1") for python in MATRIX["python"]
+    }
 
 
 @pytest.mark.parametrize(
