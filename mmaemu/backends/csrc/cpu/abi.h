@@ -1,6 +1,6 @@
 /* The request that the CPU library takes, and what its translation units share.
  *
- * The library needs no C library: it allocates nothing, starts no thread and keeps no state. The
+ * The library needs no C library: it allocates nothing and starts no thread. The
  * caller brings scratch memory and calls mmaemu_cpu_run from as many threads as it likes with one
  * request; each call takes tiles of the output from the shared counter until none is left. Tiles do
  * not depend on each other, so the result does not depend on the number of threads. */
@@ -59,7 +59,7 @@ struct mmaemu_request {
     mmaemu_i32 operand_floor; /* Operands are normalised down to this exponent, or NO_FLOOR. */
     mmaemu_u32 group_of;      /* Four bits a residue, residue 0 lowest. */
     mmaemu_i32 partition;     /* enum mmaemu_partition */
-    mmaemu_i32 tile_columns;     /* Columns of a tile, a multiple of 64; 0: the kernel's default. */
+    mmaemu_i32 tile_columns;  /* Columns of a tile, a multiple of 64; 0: the kernel's default. */
     mmaemu_i64 slices;
     mmaemu_i64 tile;
     mmaemu_i64 promotion;

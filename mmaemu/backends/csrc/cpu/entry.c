@@ -19,7 +19,7 @@ static mmaemu_u32 xgetbv(void)
 }
 
 /* An instruction set counts only if the operating system saves its registers too (XCR0). */
-static mmaemu_u32 supported(void)
+static mmaemu_u32 detect(void)
 {
     mmaemu_u32 regs[4];
     mmaemu_u32 highest;
@@ -62,7 +62,7 @@ static void float_state_restore(float_state saved)
 
 #else
 
-static mmaemu_u32 supported(void)
+static mmaemu_u32 detect(void)
 {
     return 1u << MMAEMU_ISA_SCALAR | 1u << MMAEMU_ISA_NEON; /* Part of every AArch64 system. */
 }
@@ -83,6 +83,19 @@ static void float_state_restore(float_state saved)
 }
 
 #endif
+
+/* Detection is remembered, since cpuid takes microseconds in a virtual machine. Threads that get
+ * here at the same time all store the same value. */
+static mmaemu_u32 supported(void)
+{
+    static mmaemu_u32 known;
+    mmaemu_u32 mask = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!mask) {
+        mask = detect();
+        __atomic_store_n(&known, mask, __ATOMIC_RELAXED);
+    }
+    return mask;
+}
 
 /* The kernels by [kernel][isa]; a missing one is null. */
 static const struct mmaemu_entry *entry_of(int kernel, int isa)
@@ -109,7 +122,8 @@ static const struct mmaemu_entry *entry_of(int kernel, int isa)
 
 static int check_sizes(const struct mmaemu_request *r)
 {
-    if (r->abi != MMAEMU_CPU_ABI || r->tile_columns < 0 || r->tile_columns % 64 || r->m < 0 || r->n < 0 || r->k < 0 || !r->out)
+    if (r->abi != MMAEMU_CPU_ABI || r->tile_columns < 0 || r->tile_columns % 64 || r->m < 0 ||
+        r->n < 0 || r->k < 0 || !r->out)
         return MMAEMU_BAD_SIZE;
     if (r->k > 0 && (!r->a || !r->b))
         return MMAEMU_BAD_SIZE;
@@ -170,7 +184,7 @@ static int check_kernel(const struct mmaemu_request *r)
         return r->format_a <= MMAEMU_E5M2 && r->format_b <= MMAEMU_E5M2 &&
                (r->dot_length == 16 || r->dot_length == 32) && r->fraction_bits == 13 &&
                r->result_fraction_bits == 13 && r->groups == 1 && !r->late &&
-               r->operand_floor == MMAEMU_NO_FLOOR && r->min_exponent <= -19 && r->k <= 1 << 25;
+               r->operand_floor == MMAEMU_NO_FLOOR && r->min_exponent <= -19 && r->k < 1 << 25;
     if (r->kernel == MMAEMU_KERNEL_CVTT)
         return both_8_bit(r) && r->dot_length <= 32 && r->min_exponent <= -32 &&
                products_per_sum(r) * 113 + 64 <

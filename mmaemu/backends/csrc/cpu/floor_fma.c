@@ -25,7 +25,7 @@
  * also the limit E - 103 of the count modulo 256.
  *
  * Preconditions, checked by mmaemu_cpu_run: the formats and L above, no floor above -19, and
- * K <= 2^25, which bounds E by 57. */
+ * K < 2^25, which bounds E by 57. */
 #include "abi.h"
 #include "simd.h"
 
@@ -41,9 +41,10 @@
 #define LOW_ZERO_A 60      /* Lowest-bit bytes of zeros: never below a limit, whatever the other */
 #define LOW_ZERO_B (-20)   /* operand is, for limits from -126 to -46. */
 #define LOW_BIAS 38        /* la + lb + 38 >= 6 for positive, - 128 for negative products. */
-#define EXPONENT_ZERO_A (-63) /* Exponent bytes of zeros: the sum stays below EXPONENT_START and   \
-                               */
-#define EXPONENT_ZERO_B 63    /* does not wrap. */
+#define EXPONENT_ZERO_A                                                                            \
+    (-63)                  /* Exponent bytes of zeros: the sum stays below EXPONENT_START and      \
+                            */
+#define EXPONENT_ZERO_B 63 /* does not wrap. */
 
 struct panel {
     vf value[MAX_L * 4];

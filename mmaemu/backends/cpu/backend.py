@@ -1,0 +1,301 @@
+"""The backends cpu:avx512, cpu:avx2, cpu:neon, cpu:sse2 and cpu:scalar.
+
+A request becomes one C struct; worker threads of this call then take tiles of the output until
+none is left. Nothing outlives a call but a buffer per thread, so calls may run concurrently and
+after a fork, and the number of threads cannot change a bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import torch
+
+from mmaemu.backends.base import BackendStatus
+from mmaemu.backends.cpu.library import BAD_MODEL, ISAS, KERNELS, NO_FLOOR, OK, Request, load
+
+if TYPE_CHECKING:
+    from mmaemu.gemm.request import AccumulateRequest
+    from mmaemu.instruction.model import InstructionModel
+
+FORMATS: Final = ("e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz", "e2m3", "e3m2", "e2m1")
+"""8-bit codes in the order of csrc/numerics/formats.h."""
+
+PARTITIONS: Final = {"none": 0, "serial": 1, "pairwise": 2, "contiguous": 3}
+CONVERTED_FLOOR: Final = {None: NO_FLOOR, "fp16": -14, "bf16": -126, "tf32": -126}
+"""Lowest exponent of an operand in the format that it is first converted to, which holds it."""
+
+MEANING: Final = {
+    "avx512": "AVX-512 with F, BW, DQ, VL, VNNI and VBMI",
+    "avx2": "AVX2 with FMA",
+    "neon": "AArch64 NEON",
+    "sse2": "SSE2",
+    "scalar": "plain C, one output at a time",
+}
+PREFERRED: Final = ("floor_fma", "cvtt", "wide")
+"""Kernels from fastest to slowest; the scalar one is a backend of its own."""
+
+PRODUCTS_PER_THREAD: Final = 1 << 21
+"""Starting a thread costs as much as some 100 microseconds of work: about this many products."""
+
+TILES_PER_THREAD: Final = 4
+WIDEST_TILE: Final = 1024
+NARROWEST_TILE: Final = 64
+
+LONG_K_BITS: Final = 25
+"""The only limit on K that makes a kernel refuse is 2^25 (csrc/cpu/entry.c)."""
+
+_RESIDUES: Final = 8
+_PLANS: Final = 512
+
+
+class _Template(NamedTuple):
+    """A request without operands, and the model whose identity it was made for."""
+
+    bytes: bytes
+    refusal: str | None
+    model: InstructionModel
+    library: ctypes.CDLL | None
+
+
+class _Local(threading.local):
+    """A thread's buffer. It is kept: the kernels need at most 8 MiB, whatever the request."""
+
+    address = 0
+    size = 0
+    owner: object = None
+
+
+class CpuBackend:
+    """One instruction set of the prebuilt library."""
+
+    def __init__(self, isa: str) -> None:
+        """Name the instruction set; nothing is loaded yet."""
+        self.isa = isa
+        self.name = f"cpu:{isa}"
+        self._templates: dict[tuple[object, ...], _Template] = {}
+
+    def status(self, device: torch.device) -> BackendStatus:
+        """Say whether the library fits this machine and the CPU has the instruction set."""
+        loaded = load()
+        reason = f"{MEANING[self.isa]}, own threads"
+        available = loaded.library is not None and self.isa in loaded.isas
+        if loaded.library is None:
+            reason = loaded.reason
+        elif not available:
+            reason = f"this CPU has no {MEANING[self.isa]}"
+        elif device.type != "cpu":
+            available, reason = False, f"takes tensors on cpu, these are on {device.type}"
+        return BackendStatus(
+            self.name,
+            available=available,
+            source=loaded.source,
+            validated_here=True,
+            gates=(),
+            reason=reason,
+            failed=loaded.failed,
+        )
+
+    def refusal(self, request: AccumulateRequest) -> str | None:
+        """Say why no kernel of this instruction set can run a request; see `Backend.refusal`."""
+        return self._template(request).refusal
+
+    def accumulate(self, request: AccumulateRequest, out: torch.Tensor) -> None:
+        """Write the fp32 accumulators of a request; see `Backend.accumulate`.
+
+        Memory beside operands and output: at most 8 MiB per thread.
+
+        Raises:
+            RuntimeError: the library does not do what it promised; never for a bad operand.
+        """
+        self.run(request, out, torch.get_num_threads())
+
+    def run(
+        self, request: AccumulateRequest, out: torch.Tensor, threads: int, kernel: str | None = None
+    ) -> str:
+        """Compute with at most `threads` threads; `kernel` overrides the choice, for tests.
+
+        Returns:
+            the kernel that ran.
+
+        Raises:
+            RuntimeError: the library refuses the request.
+        """
+        template = self._template(request)
+        if template.refusal is not None or template.library is None:
+            raise RuntimeError(f"{self.name}: {template.refusal}")
+        call = _fill(template.bytes, request, out)
+        if kernel is not None:
+            call.kernel = KERNELS.index(kernel)
+        threads = min(threads, call.m * call.n * call.k // PRODUCTS_PER_THREAD)
+        if threads > 1:
+            _run_threads(template.library, call, threads)
+        else:
+            _work(template.library, call)
+        return KERNELS[call.kernel]
+
+    def _template(self, request: AccumulateRequest) -> _Template:
+        # Identity first: hashing a model costs more than a small GEMM.
+        model, plan = request.model, request.plan
+        split = plan.split
+        pair = request.format_a, request.format_b
+        key = (id(model), pair, split.S, split.scheme, plan.promotion, plan.K >> LONG_K_BITS)
+        found = self._templates.get(key)
+        if found is None or found.model is not model:
+            found = _make_template(self.isa, request)
+            if len(self._templates) >= _PLANS:
+                self._templates.clear()
+            self._templates[key] = found
+        return found
+
+
+def backends() -> tuple[CpuBackend, ...]:
+    """The backends of this family, fastest first, for the registry."""
+    return tuple(CpuBackend(isa) for isa in MEANING)
+
+
+_local = _Local()
+
+
+def _scratch(size: int) -> tuple[int, int, object]:
+    """Address, size and owner of a buffer of at least `size` bytes for this thread."""
+    if size > _local.size:
+        owner = bytearray(size)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(owner))
+        _local.address, _local.size, _local.owner = address, size, owner
+    return _local.address, _local.size, _local.owner
+
+
+def _fill(template: bytes, request: AccumulateRequest, out: torch.Tensor) -> Request:
+    """The C request of a template, with its operands."""
+    a, b = request.a, request.b
+    call = Request.from_buffer_copy(template)
+    call.m, call.k = a.shape
+    call.n = b.shape[0]
+    call.lda = a.stride(0)
+    call.ldb = b.stride(0)
+    call.ldc = out.stride(0)
+    call.a = a.data_ptr()
+    call.b = b.data_ptr()
+    call.out = out.data_ptr()
+    return call
+
+
+def _work(library: ctypes.CDLL, call: Request) -> None:
+    """Compute tiles of a call until all are taken."""
+    pointer = ctypes.byref(call)
+    address, size, owner = _scratch(library.mmaemu_cpu_scratch_bytes(pointer))
+    status = library.mmaemu_cpu_run(pointer, address, size)
+    del owner
+    if status != OK:
+        raise RuntimeError(f"the CPU library refused a request it had accepted: status {status}")
+
+
+def _run_threads(library: ctypes.CDLL, call: Request, threads: int) -> None:
+    """Compute a call with several threads; where one cannot start, the others take its tiles."""
+    call.tile_columns = WIDEST_TILE
+    pointer = ctypes.byref(call)
+    while (
+        call.tile_columns > NARROWEST_TILE
+        and library.mmaemu_cpu_tiles(pointer) < TILES_PER_THREAD * threads
+    ):
+        call.tile_columns //= 2
+    workers = []
+    for _ in range(min(threads, library.mmaemu_cpu_tiles(pointer)) - 1):
+        worker = threading.Thread(
+            target=_work, args=(library, call), name="mmaemu-cpu", daemon=True
+        )
+        try:
+            worker.start()
+        except RuntimeError:  # No more threads to be had.
+            break
+        workers.append(worker)
+    _work(library, call)
+    for worker in workers:
+        worker.join()
+
+
+def _make_template(isa: str, request: AccumulateRequest) -> _Template:
+    """Find the fastest kernel for formats, model and plan, or the reason why there is none."""
+    model = request.model
+    reason = _unknown(request)
+    library = load().library
+    if reason is None and library is not None:
+        call = _describe(isa, request)
+        for kernel in ("scalar",) if isa == "scalar" else PREFERRED:
+            call.kernel = KERNELS.index(kernel)
+            status = library.mmaemu_cpu_check(ctypes.byref(call))
+            if status == OK:
+                call.a = call.b = call.out = None
+                return _Template(bytes(call), None, model, library)
+        reason = f"the instruction set is not available (status {status})"
+        if status == BAD_MODEL:
+            reason = (
+                f"no kernel for {model.name} with {model.dot_length} products, "
+                f"{model.fraction_bits} fraction bits and this plan"
+            )
+    return _Template(b"", reason or load().reason, model, library)
+
+
+def _unknown(request: AccumulateRequest) -> str | None:
+    """Say what about formats or model the C interface cannot express."""
+    model, pair = request.model, (request.format_a, request.format_b)
+    rules = (
+        (set(pair) <= set(FORMATS), f"takes 8-bit formats, got {' x '.join(pair)}"),
+        (pair in model.inputs, f"the model {model.name} does not take {' x '.join(pair)}"),
+        (model.output == "fp32", f"gives fp32, the model {model.name} gives {model.output}"),
+        (
+            model.kind == "aligned" and model.rounding == "toward zero",
+            f"has no kernel for the arithmetic of {model.name}",
+        ),
+        (model.scale_format is None, f"the model {model.name} needs block scales"),
+        (
+            model.operand_format in CONVERTED_FLOOR,
+            f"does not convert operands to {model.operand_format}",
+        ),
+        (
+            not model.groups or (model.late_c and _residue_count(model) <= _RESIDUES),
+            f"does not form the groups of {model.name}",
+        ),
+    )
+    return next((text for holds, text in rules if not holds), None)
+
+
+def _residue_count(model: InstructionModel) -> int:
+    return sum(map(len, model.groups)) or 1
+
+
+def _describe(isa: str, request: AccumulateRequest) -> Request:
+    """The request as the C interface wants it, with pointers that are only not null."""
+    model, plan = request.model, request.plan
+    group_of = sum(
+        group << (4 * residue) for group, owned in enumerate(model.groups) for residue in owned
+    )
+    split = plan.split
+    return Request(
+        abi=1,
+        isa=ISAS.index(isa),
+        format_a=FORMATS.index(request.format_a),
+        format_b=FORMATS.index(request.format_b),
+        dot_length=model.dot_length,
+        fraction_bits=model.fraction_bits,
+        result_fraction_bits=model.result_fraction_bits,
+        min_exponent=NO_FLOOR if model.min_exponent is None else model.min_exponent,
+        late=model.late_c,
+        groups=max(1, len(model.groups)),
+        residues=_residue_count(model),
+        operand_floor=CONVERTED_FLOOR[model.operand_format],
+        group_of=group_of,
+        partition=PARTITIONS[split.scheme],
+        slices=split.S,
+        tile=plan.tile_width if split.S > 1 else 0,
+        promotion=plan.promotion or 0,
+        m=request.M,
+        n=request.N,
+        k=request.K,
+        a=1,
+        b=1,
+        out=1,
+    )
