@@ -4,13 +4,15 @@
         [--device-not-run TIER=REASON]
 
 Tier results are read from docs/validation_logs/<date>/<tier>/<tier>.json; one counts for HEAD if
-nothing but records changed since its commit. MATRIX.json is the result of ci.yml at a commit:
-{"schema": "mmaemu.matrix/1", "commit": ..., "points": {"3.11 torch-2.7.1": "success", ...}}.
+nothing but records changed since its commit. MATRIX.json is a run of ci.yml as the hosting
+service's client prints it (`gh run view ID --json headSha,jobs`): the commit, and the name and
+conclusion of every job. Its commit may be a snapshot: what counts is the tree.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import subprocess
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import workflows
 from files import ROOT
 from findings import Outcome, Rule, SkipRule, UnusableError, apply_rules, run
 from git_commands import Git
@@ -36,6 +39,7 @@ from project import (
 
 LOGS: Final = "docs/validation_logs"
 CITATION: Final = "CITATION.cff"
+WORKFLOW: Final = "ci.yml"
 CHANGELOG: Final = "CHANGELOG.md"
 # Files that say something about a result and cannot change one.
 RECORDS: Final = ("docs/", "changelog.d/")
@@ -78,9 +82,9 @@ class Facts:
         validation: docs/validation.md, "" where it is missing.
         tiers: newest result of each tier that has one; `needed` those that must have one.
         waivers: tiers whose device part was not run, with the reason.
-        matrix: result of ci.yml, None where it was not given.
-        points: names of the points of [tool.mmaemu.matrix].
-        head: HEAD; `matrix_changed` as in TierResult, for the matrix.
+        matrix: conclusion of each job of a run of ci.yml, None where it was not given.
+        points: names of the jobs that ci.yml has, one for every point of the matrix.
+        matrix_changed: as in TierResult, for that run.
         citation: exit status and output of the citation check.
     """
 
@@ -93,7 +97,7 @@ class Facts:
     tiers: dict[str, TierResult]
     needed: tuple[str, ...]
     waivers: dict[str, str]
-    matrix: dict[str, Any] | None
+    matrix: dict[str, str] | None
     points: tuple[str, ...]
     matrix_changed: tuple[str, ...] | None
     citation: tuple[int, str]
@@ -160,7 +164,7 @@ def _tiers_count(facts: Facts) -> Problems:
 
 def _counts_for_head(where: str, changed: tuple[str, ...] | None, project: Project) -> Problems:
     if changed is None:
-        yield where, "its commit is not in the history of HEAD; run again"
+        yield where, "its commit is not to be found in the history of HEAD; run again"
         return
     allowed = RECORD_FILES | {project.version_file}
     for name in changed:
@@ -181,10 +185,10 @@ def _waivers_stated(facts: Facts) -> Problems:
 def _matrix(facts: Facts) -> Problems:
     if facts.matrix is None:
         raise SkipRule("give --matrix MATRIX.json, the result of ci.yml", required=True)
-    found = facts.matrix.get("points", {})
     for name in facts.points:
-        if found.get(name) != "success":
-            yield "ci.yml", f"point {name} is {found.get(name, 'missing')}, expected success"
+        conclusion = facts.matrix.get(name, "missing")
+        if conclusion != "success":
+            yield "ci.yml", f"job {name} is {conclusion}, expected success"
     yield from _counts_for_head("ci.yml", facts.matrix_changed, facts.project)
 
 
@@ -243,11 +247,28 @@ def _stated_versions(project: Project) -> dict[str, str | None]:
     }
 
 
+def _job_names(flow: workflows.Workflow) -> tuple[str, ...]:
+    """The names that the hosting service gives to the jobs of a workflow."""
+    names: list[str] = []
+    for job in flow.jobs:
+        matrix = workflows.table_of(workflows.table_of(job.table.get("strategy")).get("matrix"))
+        points = itertools.product(*matrix.values()) if matrix else ((),)
+        names += [f"{job.name} ({', '.join(point)})" if point else job.name for point in points]
+    return tuple(names)
+
+
+def _differing(git: Git, commit: str) -> tuple[str, ...] | None:
+    """Files that differ between a commit and HEAD; None where the commit is unknown here."""
+    if not commit or git.find("cat-file", "-e", f"{commit}^{{commit}}") is None:
+        return None
+    return git.names("diff", "--name-only", "-z", "--no-renames", commit, "HEAD")
+
+
 def _changed_since(git: Git, commit: str) -> tuple[str, ...] | None:
     """Files that differ between an ancestor and HEAD; None where it is no ancestor."""
     if not commit or git.find("merge-base", "--is-ancestor", commit, "HEAD") is None:
         return None
-    return git.names("diff", "--name-only", "-z", "--no-renames", commit, "HEAD")
+    return _differing(git, commit)
 
 
 def _tiers(project: Project, git: Git) -> dict[str, TierResult]:
@@ -296,7 +317,6 @@ def load_facts(
     project, git = load_project(root), Git(root)
     validation = root / "docs" / "validation.md"
     changelog = root / CHANGELOG
-    points = project.table("matrix")
     result = _json(matrix) if matrix else None
     return Facts(
         project=project,
@@ -308,13 +328,9 @@ def load_facts(
         tiers=_tiers(project, git),
         needed=tuple(project.table("release").get("tiers", ())),
         waivers=waivers,
-        matrix=result,
-        points=tuple(
-            f"{python} torch-{torch}"
-            for python in points.get("python", ())
-            for torch in points.get("torch", {}).values()
-        ),
-        matrix_changed=_changed_since(git, str((result or {}).get("commit", ""))),
+        matrix=result and {job["name"]: job["conclusion"] for job in result.get("jobs", [])},
+        points=_job_names(workflows.load(root)[WORKFLOW]),
+        matrix_changed=_differing(git, str((result or {}).get("headSha", ""))),
         citation=validate_citation(root / CITATION, root / "build" / "environments"),
     )
 

@@ -10,6 +10,7 @@ and must hold the same files, frozen binaries apart. Files appear in --out only 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -131,6 +132,7 @@ class Built:
         from_sdist: the wheel built from the sdist, None where that build failed.
         log: output of that build.
         twine: exit status and output of `twine check --strict`.
+        reports: sha256 of the wheel that each committed T7 report of this version names.
     """
 
     first: tuple[Path, ...]
@@ -138,6 +140,7 @@ class Built:
     from_sdist: Path | None
     log: str
     twine: tuple[int, str]
+    reports: dict[str, str]
 
 
 def _same_bytes(built: Built) -> Problems:
@@ -181,10 +184,22 @@ def _twine(built: Built) -> Problems:
         yield "twine check --strict", f"exited with {code}: {output.strip()}"
 
 
+def _validated_wheel(built: Built) -> Problems:
+    wheel = next(path for path in built.first if path.suffix == ".whl")
+    for name, digest in built.reports.items():
+        if digest != sha256_of_file(wheel):
+            yield (
+                name,
+                f"the validated wheel has sha256 {digest[:12]}, this one "
+                f"{sha256_of_file(wheel)[:12]}; validate the wheel of this tree",
+            )
+
+
 BUILDS: Final[tuple[Rule[Built], ...]] = (
     Rule("DIST811", "Two builds under different surroundings give the same bytes.", _same_bytes),
     Rule("DIST812", "The wheel from the sdist holds the same files.", _same_from_sdist),
     Rule("DIST813", "`twine check --strict` passes.", _twine),
+    Rule("DIST814", "The wheel is the one that T7 validated.", _validated_wheel),
 )
 RULES: Final = (*PREFLIGHT, *BUILDS)
 
@@ -308,7 +323,20 @@ def build_all(project: Project, scratch: Path) -> Built:
     files = tuple(sorted(first.iterdir()))
     sdist = next(path for path in files if path.name.endswith(".tar.gz"))
     wheel, log = _wheel_from_sdist(sdist, scratch)
-    return Built(files, tuple(sorted(second.iterdir())), wheel, log, _twine_check(files))
+    others = tuple(sorted(second.iterdir()))
+    return Built(files, others, wheel, log, _twine_check(files), _reports(project))
+
+
+def _reports(project: Project) -> dict[str, str]:
+    """The wheel's sha256 in each committed T7 report of this version."""
+    folder = project.root / "docs" / "release_logs"
+    found = sorted(folder.glob(f"{project.version}_*.json"))
+    return {
+        path.relative_to(project.root).as_posix(): str(
+            json.loads(path.read_text(encoding="utf-8")).get("wheel_sha256")
+        )
+        for path in found
+    }
 
 
 def publish(paths: Sequence[Path], out: Path) -> None:

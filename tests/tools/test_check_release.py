@@ -21,11 +21,17 @@ version: "0.1.0"
 date-released: "2026-11-30"
 license: Apache-2.0
 """
-MATRIX = """
-[tool.mmaemu.matrix]
-python = ["3.10", "3.11"]
-torch = { floor = "2.6.0", latest = "2.13.0" }
+WORKFLOW = """\
+jobs:
+  lint:
+    steps: []
+  test:
+    strategy:
+      matrix:
+        python: ["3.10", "3.11"]
+        torch: ["2.6.0", "2.13.0"]
 """
+JOBS = ("lint", *(f"test ({p}, {t})" for p in ("3.10", "3.11") for t in ("2.6.0", "2.13.0")))
 
 
 def tier(commit: str, **parts: str) -> str:
@@ -46,7 +52,8 @@ def ready(repository: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
     monkeypatch.setattr(check_release, "validate_citation", lambda *_: (0, "valid"))
     pyproject = (repository.root / "pyproject.toml").read_text(encoding="utf-8")
     with_tiers = pyproject.replace("owner =", 'tiers = ["t0", "t3"]\nowner =')
-    repository.write("pyproject.toml", with_tiers + MATRIX)
+    repository.write("pyproject.toml", with_tiers)
+    repository.write(".github/workflows/ci.yml", WORKFLOW)
     repository.write("CITATION.cff", CITATION)
     repository.write("reference.version", "pkgx 0.1.0\ntorch 2.7.1\n")
     commit = repository.commit("code")
@@ -55,8 +62,8 @@ def ready(repository: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
         text = tier(commit, **parts)
         repository.write(f"docs/validation_logs/2026-11-30/{name}/{name}.json", text)
     repository.commit("records")
-    points = {f"{p} torch-{t}": "success" for p in ("3.10", "3.11") for t in ("2.6.0", "2.13.0")}
-    matrix = {"schema": "mmaemu.matrix/1", "commit": commit, "points": points}
+    jobs = [{"name": name, "conclusion": "success"} for name in JOBS]
+    matrix = {"headSha": commit, "jobs": jobs}
     (tmp_path / "matrix.json").write_text(json.dumps(matrix), encoding="utf-8")
     return repository
 
@@ -83,12 +90,11 @@ def _edit(name: str, old: str, new: str) -> Callable[[Any], None]:
     return change
 
 
-def _matrix(**changes: Any) -> Callable[[Any], None]:
+def _matrix(change_document: Callable[[Any], None]) -> Callable[[Any], None]:
     def change(ready: Any) -> None:
         path = ready.root.parent / "matrix.json"
         document = json.loads(path.read_text(encoding="utf-8"))
-        document["points"] |= changes.get("points", {})
-        document["commit"] = changes.get("commit", document["commit"])
+        change_document(document)
         path.write_text(json.dumps(document), encoding="utf-8")
 
     return change
@@ -137,9 +143,10 @@ MUTANTS: dict[str, tuple[Callable[[Any], None], str]] = {
     "status unknown": (_edit(T3, PARTS, '"device": {"status": "skipped"'), "REL202"),
     "result of a changed tree": (_edit(T3, '"dirty": false', '"dirty": true'), "REL203"),
     "result of another history": (_edit(T3, '"commit": "', '"commit": "0'), "REL203"),
-    "a point failed": (_matrix(points={"3.10 torch-2.6.0": "failure"}), "REL205"),
-    "a point was skipped": (_matrix(points={"3.10 torch-2.6.0": "skipped"}), "REL205"),
-    "matrix of another history": (_matrix(commit="0" * 40), "REL205"),
+    "a point failed": (_matrix(lambda d: d["jobs"][1].update(conclusion="failure")), "REL205"),
+    "a point was skipped": (_matrix(lambda d: d["jobs"][1].update(conclusion="skipped")), "REL205"),
+    "a point is missing": (_matrix(lambda d: d["jobs"].pop()), "REL205"),
+    "a run of something unknown": (_matrix(lambda d: d.update(headSha="0" * 40)), "REL205"),
 }
 
 
@@ -153,6 +160,15 @@ def test_each_mutant_is_caught_by_exactly_its_rule(name: str, ready: Any) -> Non
 def test_code_that_changed_since_makes_results_stale(ready: Any) -> None:
     ready.write("pkgx/__init__.py", '"""Changed."""\n')
     ready.commit("code again")
+    assert state(ready)[0] == {"REL203", "REL205"}
+
+
+def test_a_run_on_the_snapshot_counts_by_its_tree(ready: Any) -> None:
+    snapshot = ready.git("commit-tree", "HEAD^{tree}", "-m", "pkgx 0.1.0")
+    _matrix(lambda document: document.update(headSha=snapshot))(ready)
+    assert state(ready) == (set(), 0)
+    ready.write("pkgx/more.py", "x = 1\n")
+    ready.commit("code")
     assert state(ready)[0] == {"REL203", "REL205"}
 
 

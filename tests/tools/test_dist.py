@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -146,6 +147,18 @@ def test_twine_is_always_strict(project: Any, tmp_path: Path) -> None:
     built = dist.build_all(load_project(project.root), tmp_path)
     plain = [sys.executable, "-m", "twine", "check", *map(str, built.first)]
     assert subprocess.run(plain, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.t5
+def test_a_wheel_that_was_not_validated_is_found(project: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    _append(project, '\n[tool.hatch.build.targets.sdist]\nexclude = ["/docs"]\n')
+    assert make(project.root, out).returncode == 0
+    report = {"wheel_sha256": hashlib.sha256((out / NAMES[1]).read_bytes()).hexdigest()}
+    project.write("docs/release_logs/0.1.0_gpu.json", json.dumps(report))
+    assert make(project.root, out).returncode == 0
+    project.write("docs/release_logs/0.1.0_gpu.json", json.dumps({"wheel_sha256": "0" * 64}))
+    assert codes(make(project.root, out)) == {"DIST814"}
 
 
 @pytest.mark.t5
