@@ -15,6 +15,8 @@ from mmaemu.formats import FORMATS
 from mmaemu.gemm.problem import GemmProblem
 from mmaemu.profiles.profile import Profile
 
+# Leading dimensions are signed 64-bit numbers; ctypes would silently drop higher bits.
+_LARGEST_SIZE = (1 << 63) - 1
 _CUBLAS_TYPES = {
     name: fmt.cublas_name
     for fmt in FORMATS.values()
@@ -70,6 +72,8 @@ def live_decision(problem: GemmProblem, profile: Profile) -> AlgoConfig | str:
     """
     if profile.workspace_bytes is None:
         return "the profile states no workspace"
+    if max(problem.M, problem.N, problem.K) > _LARGEST_SIZE:
+        return f"cuBLASLt takes sizes up to {_LARGEST_SIZE}"
     platform = _own_platform(profile)
     if isinstance(platform, str):
         return platform

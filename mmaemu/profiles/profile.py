@@ -105,6 +105,8 @@ class Profile:
             if value not in allowed:
                 expected = ", ".join(map(repr, allowed))
                 raise ValueError(f"Profile.{field} must be one of {expected}; got {value!r}")
+        if self.capability is not None and not _is_pair_of_ints(self.capability):
+            raise TypeError(f"Profile.capability must be two ints, got {self.capability!r}")
         if not isinstance(self.rejects, tuple) or not all(
             isinstance(rule, RejectRule) for rule in self.rejects
         ):
@@ -156,6 +158,10 @@ def _check_preset(preset: object) -> None:
             f"Profile.preset must be the name of an instruction model or an InstructionModel, "
             f"got {preset!r}"
         )
+
+
+def _is_pair_of_ints(value: object) -> bool:
+    return isinstance(value, tuple) and [type(part) for part in value] == [int, int]
 
 
 def _rejects_e5m2_output(gpu: str) -> tuple[RejectRule, ...]:

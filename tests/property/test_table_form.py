@@ -149,5 +149,5 @@ def test_a_size_that_does_not_fit_is_refused(shape: tuple[int, int, int]) -> Non
 @pytest.mark.parametrize("config", [AlgoConfig(1, -1, 0, 0), AlgoConfig(1, 0, 0, 1 << 16)])
 def test_a_decision_that_does_not_fit_is_refused(config: AlgoConfig) -> None:
     rows = rows_of({(0, SETTINGS[0], 1, 1, 1): config})
-    with pytest.raises(export_tables.SourceError, match=r"numbers of a decision must lie in 0\.\.65535"):
+    with pytest.raises(export_tables.SourceError, match="numbers of a decision must lie in"):
         export_tables.encode(rows)

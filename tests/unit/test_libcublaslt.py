@@ -299,6 +299,12 @@ def test_a_profile_that_says_too_little_is_not_asked_for(
     assert gpu.seen.queries == 0
 
 
+def test_a_size_beyond_64_bits_is_not_asked_for(gpu: FakeGpu) -> None:
+    with pytest.raises(SplitKUnknownError, match="live query: cuBLASLt takes sizes up to"):
+        live(dataclasses.replace(UNKNOWN, K=1 << 64))
+    assert gpu.seen.queries == 0
+
+
 def test_cuda_can_be_disabled(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MMAEMU_DISABLE_CUDA", "1")
     with pytest.raises(SplitKUnknownError, match="MMAEMU_DISABLE_CUDA is set"):
