@@ -25,6 +25,7 @@ from mmaemu.instruction.model import (
 FASI = "Fasi, Higham, Mikaitis, Pranesh 2021, PeerJ CS 7:e330"
 KHATTAK = "Khattak, Mikaitis 2026, arXiv 2512.07004"
 XIE = "Xie et al. 2025, arXiv 2511.10909"
+PTX = "NVIDIA PTX ISA 8.7, mma with integer operands"
 TOOLBOX = "recording: MATLAB Tensor Core toolbox vectors"
 RTX4060 = "recording: RTX 4060 instruction chains"
 PUBLISHED = "statement of the published mmaemu 0.1.0 (H100 PCIe, cuBLASLt 12.8.3.14)"
@@ -352,7 +353,7 @@ _IEEE_AND_INTEGER = (
             result_fraction_bits=0,
             maturity="model only",
             scope="exact sum; the range rule acts after every 32 products",
-            sources=(XIE,),
+            sources=(PTX,),
             inputs=(("int8", "int8"),),
             output="int32",
             kind="integer",
