@@ -23,7 +23,8 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 MATRIX = PROJECT["tool"]["mmaemu"]["matrix"]
 TORCH = os.environ.get("MMAEMU_TORCH") or MATRIX["torch"][MATRIX["default"]]
 INDEX = os.environ.get("MMAEMU_TORCH_INDEX_URL")
-GROUPS = nox.project.dependency_groups(PROJECT, "test", "lint", "build", "release")
+TESTING = nox.project.dependency_groups(PROJECT, "test", "build", "release")
+LINTING = nox.project.dependency_groups(PROJECT, "lint")
 SHARED = Path(".nox", "env", "Scripts" if sys.platform == "win32" else "bin", "python")
 
 
@@ -40,7 +41,7 @@ def points(tier: str) -> list[nox.param]:
 def install(session: nox.Session, torch: str) -> None:
     """Install one torch, then this checkout and what its sessions need."""
     session.install(f"torch=={torch}", *(["--index-url", INDEX] if INDEX else []))
-    session.install("-e", ".", *GROUPS)
+    session.install("-e", ".", *TESTING)
 
 
 @nox.session(reuse_venv=True, default=False)
@@ -89,7 +90,8 @@ def fatbin(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["env"])
 def lint(session: nox.Session) -> None:
-    """Style, types, layers, repository policy, stored data."""
+    """Style, types, layers, repository policy, stored data; needs Python 3.11."""
+    session.run(str(SHARED), "-m", "pip", "install", "--quiet", *LINTING, external=True)
     session.run(str(SHARED), "-m", "ruff", "check", external=True)
     session.run(str(SHARED), "-m", "ruff", "format", "--check", external=True)
     session.run(str(SHARED), "-m", "mypy", external=True)
