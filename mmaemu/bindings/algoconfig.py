@@ -9,7 +9,7 @@ class AlgoConfig(NamedTuple):
     """What cuBLASLt's heuristic chose; the names are those of cublasLtMatmulAlgoConfigAttributes_t.
 
     Attributes:
-        num_splits_k: SPLITK_NUM, 1 = not split.
+        num_splits_k: SPLITK_NUM, 0 or 1 = not split.
         custom_option: CUSTOM_OPTION.
         algo: ID.
         tile: TILE_ID, a cublasLtMatmulTile_t.

@@ -104,7 +104,7 @@ class DecisionTable:
 
     def split_of(self, config: AlgoConfig) -> SplitK:
         """The split that a decision of this platform means."""
-        if config.num_splits_k == 1:
+        if config.num_splits_k <= 1:
             return SplitK(1, "none")
         scheme = self.scheme_by_option.get(config.custom_option, self.scheme_of_unlisted)
         return SplitK(config.num_splits_k, scheme)

@@ -116,6 +116,7 @@ def test_lookup_agrees_with_decoding(name: str) -> None:
 
 
 def test_splits() -> None:
+    assert open_table(RTX4060).split_of(AlgoConfig(0, 1, 0, 0)) == UNSPLIT
     assert open_table(RTX4060).split_of(AlgoConfig(1, 1, 0, 0)) == UNSPLIT
     assert open_table(RTX4060).split_of(AlgoConfig(4, 0, 0, 0)) == SplitK(4, "serial")
     assert open_table(RTX4060).split_of(AlgoConfig(4, 1, 0, 0)) == SplitK(4, "pairwise")
