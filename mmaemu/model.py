@@ -28,8 +28,9 @@ Preset = InstructionModel
 
 _INTEGER_VIEWS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _TF32_REGISTER = torch.float32
-# torch has no unsigned e4m3; a float8_e4m3fn without sign holds the same codes.
-_SCALE_DTYPES = {"ue8m0": torch.float8_e8m0fnu, "ue4m3": torch.float8_e4m3fn}
+# torch has no unsigned e4m3; a float8_e4m3fn without sign holds the same codes. Names, not dtypes:
+# the oldest torch that is supported has no float8_e8m0fnu.
+_SCALE_CODES = {"ue8m0": FORMATS["ue8m0"], "ue4m3": FORMATS["e4m3"]}
 _INT8_RANGE = (-128, 127)
 
 
@@ -208,7 +209,8 @@ def _scale(
         if scale is not None:
             raise ValueError(f"preset {model.name!r} takes no block scales; leave {name} out")
         return None
-    dtype = _SCALE_DTYPES[model.scale_format]
+    stored = _SCALE_CODES[model.scale_format]
+    dtype = f"torch.{stored.torch_name}"
     if scale is None:
         raise ValueError(
             f"preset {model.name!r} needs {name}: one {model.scale_format} scale per "
@@ -217,9 +219,9 @@ def _scale(
     tensor = _tensor(name, scale)
     blocks = -(-a.shape[-1] // model.scale_block)
     _check_shape(name, tensor, (*a.shape[:-1], blocks), a.device)
-    if tensor.dtype not in {dtype, torch.float64}:
-        raise TypeError(f"{name} must be {dtype} or float64, got {tensor.dtype}")
+    if str(tensor.dtype) not in {dtype, "torch.float64"}:
+        raise TypeError(f"{name} must be {dtype} or torch.float64, got {tensor.dtype}")
     if tensor.dtype != torch.float64:
-        tensor = _decoded(tensor, format_of(dtype))
+        tensor = _decoded(tensor, stored)
     _check_values(name, tensor, model.scale_format)
     return tensor

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SMALL = [name for name, fmt in FORMATS.items() if fmt.bits <= 16]
-TORCH = [name for name, fmt in FORMATS.items() if fmt.torch_name]
+TORCH = [n for n, fmt in FORMATS.items() if fmt.torch_name and hasattr(torch, fmt.torch_name)]
 
 
 def every_code(name: str) -> NDArray[np.unsignedinteger]:

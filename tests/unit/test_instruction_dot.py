@@ -169,7 +169,7 @@ BAD_CALLS: list[tuple[Callable[[], object], type[Exception], str]] = [
             scale_b=ONES[:, :2],
         ),
         TypeError,
-        "scale_a must be torch.float8_e8m0fnu or float64, got torch.float32",
+        "scale_a must be torch.float8_e8m0fnu or torch.float64, got torch.float32",
     ),
     (
         lambda: dot(
