@@ -1,4 +1,4 @@
-"""Sessions: the test tiers, the Python x torch matrix, lint. What they do lives in tools/.
+"""Sessions: the test tiers, the Python x torch matrix, lint, docs. What they do lives in tools/.
 
 `nox -s t0 t1` runs once with the running Python and the torch of MMAEMU_TORCH (default: the entry
 of [tool.mmaemu.matrix]). `nox -s t0_matrix t1_matrix` runs all points; -p 3.11 chooses among them,
@@ -101,6 +101,14 @@ def lint(session: nox.Session) -> None:
     session.run(str(SHARED), "tools/check_data.py", external=True)
     session.run(str(SHARED), "tools/check_workflows.py", external=True)
     session.run(str(SHARED), "tools/check_docs.py", external=True)
+
+
+@nox.session(reuse_venv=True, default=False)
+def docs(session: nox.Session) -> None:
+    """Build the site, every warning an error, and look at each page in headless Chromium."""
+    session.install(*nox.project.dependency_groups(PROJECT, "docs"))
+    session.run("mkdocs", "build", "--strict")
+    session.run("pytest", "--noconftest", "-q", "tests/site", *session.posargs)
 
 
 @nox.session(python=MATRIX["python"], default=False)

@@ -23,8 +23,8 @@ class SplitK:
         ValueError: S < 1, an unknown scheme, or a scheme that does not fit S.
     """
 
-    S: int
-    scheme: Scheme
+    S: int = 1
+    scheme: Scheme = "none"
 
     def __post_init__(self) -> None:
         if type(self.S) is not int:
@@ -44,4 +44,4 @@ class SplitK:
             )
 
 
-UNSPLIT = SplitK(1, "none")
+UNSPLIT = SplitK()

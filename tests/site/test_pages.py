@@ -110,7 +110,8 @@ def test_colour_schemes_differ(browser: webdriver.Chrome, site: str) -> None:
     [
         ("<script>undefinedName()</script>", "console:"),
         ('<img src="missing.png">', "console:"),
-        ('<div style="width: 900px">wide</div>', "900 px wide"),
+        # 8 px of margin come on top.
+        ('<div style="width: 900px">wide</div>', "908 px wide"),
     ],
 )
 def test_a_bad_page_is_caught(
