@@ -125,7 +125,8 @@ class FloatFormat:
             values = raw.view(np.float64)
         else:
             significand, exponent = self._significand_and_exponent(self._magnitude(raw))
-            values = np.ldexp(significand.astype(np.float64), exponent - self.fraction_bits)
+            shift = (exponent - self.fraction_bits).astype(np.intc)
+            values = np.ldexp(significand.astype(np.float64), shift)
             values = np.where(self._negative(raw), -values, values)
         classes = self._classes(raw)
         infinite = np.where(self._negative(raw), -np.inf, np.inf)

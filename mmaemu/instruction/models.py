@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmaemu.errors import ExperimentalPresetWarning
 from mmaemu.formats import FORMATS
@@ -29,6 +29,10 @@ PTX = "NVIDIA PTX ISA 8.7, mma with integer operands"
 TOOLBOX = "recording: MATLAB Tensor Core toolbox vectors"
 RTX4060 = "recording: RTX 4060 instruction chains"
 PUBLISHED = "statement of the published mmaemu 0.1.0 (H100 PCIe, cuBLASLt 12.8.3.14)"
+_OLD = (FASI, KHATTAK)
+_OLD_RECORDED = (*_OLD, TOOLBOX)
+_RECORDED = (KHATTAK, TOOLBOX)
+_PAPERS = (KHATTAK, XIE)
 
 _FLOAT_PATHS: tuple[tuple[str, Output], ...] = (
     ("fp16", "fp32"),
@@ -36,6 +40,7 @@ _FLOAT_PATHS: tuple[tuple[str, Output], ...] = (
     ("fp16", "fp16"),
     ("tf32", "fp32"),
 )
+_FP16_PATHS: tuple[tuple[str, Output], ...] = (("fp16", "fp32"), ("fp16", "fp16"))
 _FP32_FP16: tuple[Output, ...] = ("fp32", "fp16")
 _ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4}
 _NARROW = ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1")
@@ -78,127 +83,89 @@ def _aligned(
     )
 
 
-def _float_paths(
-    prefix: str,
-    block_bytes: int,
-    fraction_bits: int,
-    *,
-    maturity: Maturity,
-    sources: tuple[str, ...],
-    architectures: tuple[str, ...],
-    instruction: str = "mma.sync",
-    paths: tuple[tuple[str, Output], ...] = _FLOAT_PATHS,
-    scope: str = "",
-) -> tuple[InstructionModel, ...]:
-    """Return the fp16, bf16 and tf32 rows of one generation."""
-    return tuple(
-        _aligned(
-            f"{prefix}_{fmt}_{output}",
-            output,
-            block_bytes // _ELEMENT_BYTES[fmt],
-            fraction_bits,
-            maturity=maturity,
-            sources=sources,
-            inputs=((fmt, fmt),),
-            architectures=architectures,
-            instruction=instruction,
-            scope=scope,
-        )
-        for fmt, output in paths
+class _Generation(NamedTuple):
+    """The fp16, bf16 and tf32 paths of one instruction family of NVIDIA tensor cores."""
+
+    prefix: str
+    architectures: tuple[str, ...]
+    instruction: str
+    block_bytes: int
+    fraction_bits: int
+    maturity: Maturity
+    sources: tuple[str, ...]
+    scope: str
+    paths: tuple[tuple[str, Output], ...] = _FLOAT_PATHS
+
+
+_SAME = "assumed equal to mma.sync of the same chip"
+_AMPERE = "A100, A2, RTX 1000 Ada, L40S; the same for A30, A40 and RTX 40"
+_GENERATIONS = (
+    _Generation(
+        "volta", ("volta",), "mma.sync", 8, 23, "recorded", _OLD_RECORDED, "V100", _FP16_PATHS
+    ),
+    _Generation("turing", ("turing",), "mma.sync", 16, 24, "model only", _OLD, "T4", _FP16_PATHS),
+    _Generation(
+        "ampere", ("ampere", "ada"), "mma.sync", 16, 24, "recorded", _OLD_RECORDED, _AMPERE
+    ),
+    _Generation("hopper", ("hopper",), "mma.sync", 32, 25, "recorded", _RECORDED, "H100 and H200"),
+    _Generation("hopper_wgmma", ("hopper",), "wgmma", 32, 25, "model only", _PAPERS, _SAME),
+    _Generation("blackwell", ("sm_100",), "mma.sync", 32, 25, "recorded", _RECORDED, "B200"),
+    _Generation("tcgen05", ("sm_100",), "tcgen05", 32, 25, "model only", _PAPERS, _SAME),
+    _Generation("sm_120", ("sm_120",), "mma.sync", 32, 25, "model only", _PAPERS, "RTX 50"),
+)
+_NVIDIA_FLOAT = tuple(
+    _aligned(
+        f"{row.prefix}_{fmt}_{output}",
+        output,
+        row.block_bytes // _ELEMENT_BYTES[fmt],
+        row.fraction_bits,
+        maturity=row.maturity,
+        sources=row.sources,
+        inputs=((fmt, fmt),),
+        architectures=row.architectures,
+        instruction=row.instruction,
+        scope=row.scope,
     )
-
-
-_NVIDIA_FLOAT = (
-    *_float_paths(
-        "volta",
-        8,
-        23,
-        maturity="recorded",
-        sources=(FASI, KHATTAK, TOOLBOX),
-        architectures=("volta",),
-        paths=(("fp16", "fp32"), ("fp16", "fp16")),
-        scope="V100",
-    ),
-    *_float_paths(
-        "turing",
-        16,
-        24,
-        maturity="model only",
-        sources=(FASI, KHATTAK),
-        architectures=("turing",),
-        paths=(("fp16", "fp32"), ("fp16", "fp16")),
-        scope="T4",
-    ),
-    *_float_paths(
-        "ampere",
-        16,
-        24,
-        maturity="recorded",
-        sources=(FASI, KHATTAK, TOOLBOX),
-        architectures=("ampere", "ada"),
-        scope="A100, A2, RTX 1000 Ada, L40S; the same for A30, A40 and RTX 40",
-    ),
-    *_float_paths(
-        "hopper",
-        32,
-        25,
-        maturity="recorded",
-        sources=(KHATTAK, TOOLBOX),
-        architectures=("hopper",),
-        scope="mma.sync on H100 and H200",
-    ),
-    *_float_paths(
-        "hopper_wgmma",
-        32,
-        25,
-        maturity="model only",
-        sources=(KHATTAK, XIE),
-        architectures=("hopper",),
-        instruction="wgmma",
-        scope="assumed equal to mma.sync of the same chip",
-    ),
-    *_float_paths(
-        "blackwell",
-        32,
-        25,
-        maturity="recorded",
-        sources=(KHATTAK, TOOLBOX),
-        architectures=("sm_100",),
-        scope="mma.sync on B200",
-    ),
-    *_float_paths(
-        "tcgen05",
-        32,
-        25,
-        maturity="model only",
-        sources=(KHATTAK, XIE),
-        architectures=("sm_100",),
-        instruction="tcgen05",
-        scope="assumed equal to mma.sync of the same chip",
-    ),
-    *_float_paths(
-        "sm_120",
-        32,
-        25,
-        maturity="model only",
-        sources=(XIE,),
-        architectures=("sm_120",),
-        scope="RTX 50",
-    ),
+    for row in _GENERATIONS
+    for fmt, output in row.paths
 )
 
+
+class _Fp8Path(NamedTuple):
+    """An FP8 instruction that keeps 13 fraction bits."""
+
+    name: str
+    architecture: str
+    instruction: str
+    output: Output
+    dot_length: int
+    maturity: Maturity
+    sources: tuple[str, ...]
+    scope: str
+
+
+_ADA = "mma.sync on RTX 4060, RTX 1000 Ada and L40S; what cuBLAS runs on an RTX 4060"
+_HOPPER = (
+    "wgmma, what cuBLAS runs on an H100. Recorded: one step with c = 0 on H100 and H200; stated: "
+    "chains, promotion and split-K"
+)
+_ADA_SOURCES = (RTX4060, TOOLBOX, KHATTAK)
+_HOPPER_SOURCES = (TOOLBOX, KHATTAK, PUBLISHED)
+_FP8_PATHS = (
+    _Fp8Path("ada", "ada", "mma.sync", "fp32", 16, "recorded", _ADA_SOURCES, _ADA),
+    _Fp8Path("ada_fp8_fp16", "ada", "mma.sync", "fp16", 16, "recorded", _RECORDED, "RTX 1000 Ada"),
+    _Fp8Path("hopper", "hopper", "wgmma", "fp32", 32, "stated", _HOPPER_SOURCES, _HOPPER),
+    _Fp8Path("hopper_fp8_fp16", "hopper", "wgmma", "fp16", 32, "model only", _PAPERS, "wgmma"),
+)
 # Thirteen fraction bits: no floor is known. For fp32 output every floor up to -126 means the same,
 # since neither c nor a product lies below, and -121 is refuted; -132 is the published spelling.
-_FP8_13_BITS: dict[str, Any] = {
-    "inputs": FP8_PAIRS,
-    "result_fraction_bits": 13,
-    "min_exponent": -132,
-    "promotion_interval": 128,
+_THIRTEEN_BITS: dict[str, dict[str, Any]] = {
+    "fp32": {"result_fraction_bits": 13, "min_exponent": -132, "promotion_interval": 128},
+    "fp16": {"min_exponent": None},
 }
-_FP8_TO_FP16: dict[str, Any] = {"inputs": FP8_PAIRS, "min_exponent": None}
 _EMULATED_FP8: dict[str, Any] = {
     "maturity": "recorded",
-    "sources": (TOOLBOX, KHATTAK),
+    "sources": _RECORDED,
     "inputs": FP8_PAIRS,
     "accumulator": "late",
     "operand_format": "fp16",
@@ -209,54 +176,21 @@ _EMULATED_FP8: dict[str, Any] = {
 }
 
 _NVIDIA_FP8 = (
-    _aligned(
-        "ada",
-        "fp32",
-        16,
-        13,
-        maturity="recorded",
-        sources=(RTX4060, TOOLBOX, KHATTAK),
-        **_FP8_13_BITS,
-        architectures=("ada",),
-        instruction="mma.sync",
-        scope="mma.sync on RTX 4060, RTX 1000 Ada and L40S; what cuBLAS runs on an RTX 4060",
-    ),
-    _aligned(
-        "ada_fp8_fp16",
-        "fp16",
-        16,
-        13,
-        maturity="recorded",
-        sources=(TOOLBOX, KHATTAK),
-        **_FP8_TO_FP16,
-        architectures=("ada",),
-        instruction="mma.sync",
-        scope="mma.sync on RTX 1000 Ada",
-    ),
-    _aligned(
-        "hopper",
-        "fp32",
-        32,
-        13,
-        maturity="stated",
-        sources=(TOOLBOX, KHATTAK, PUBLISHED),
-        **_FP8_13_BITS,
-        architectures=("hopper",),
-        instruction="wgmma",
-        scope="wgmma, what cuBLAS runs on an H100. Recorded: one step with c = 0 on H100 and H200; "
-        "stated: chains, promotion and split-K",
-    ),
-    _aligned(
-        "hopper_fp8_fp16",
-        "fp16",
-        32,
-        13,
-        maturity="model only",
-        sources=(KHATTAK, XIE),
-        **_FP8_TO_FP16,
-        architectures=("hopper",),
-        instruction="wgmma",
-        scope="wgmma with fp16 accumulation",
+    *(
+        _aligned(
+            row.name,
+            row.output,
+            row.dot_length,
+            13,
+            maturity=row.maturity,
+            sources=row.sources,
+            inputs=FP8_PAIRS,
+            architectures=(row.architecture,),
+            instruction=row.instruction,
+            scope=row.scope,
+            **_THIRTEEN_BITS[row.output],
+        )
+        for row in _FP8_PATHS
     ),
     _aligned("b200_mma_sync", "fp32", 32, 25, **_EMULATED_FP8),
     _aligned("b200_mma_sync_fp16", "fp16", 32, 25, **_EMULATED_FP8),
@@ -267,7 +201,7 @@ _NVIDIA_FP8 = (
             32,
             25,
             maturity="model only",
-            sources=(KHATTAK, XIE),
+            sources=_PAPERS,
             inputs=_NARROW_PAIRS,
             architectures=(architecture,),
             instruction=instruction,
@@ -289,7 +223,7 @@ _BLOCK_SCALED = (
         32,
         25,
         maturity="model only",
-        sources=(KHATTAK, XIE),
+        sources=_PAPERS,
         inputs=_NARROW_PAIRS,
         scale_format="ue8m0",
         scale_block=32,
@@ -304,7 +238,7 @@ _BLOCK_SCALED = (
             64,
             35,
             maturity="model only",
-            sources=(KHATTAK, XIE),
+            sources=_PAPERS,
             min_exponent=None,
             inputs=(("e2m1", "e2m1"),),
             kind="group sums",
