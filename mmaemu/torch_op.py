@@ -47,6 +47,11 @@ def _profile_name(profile: str | Profile | None) -> str:
 
 
 def _profile(name: str) -> str | Profile | None:
+    if name.startswith(_PREFIX) and name not in _OBJECTS:
+        raise KeyError(
+            "this graph was traced in another process with a Profile object, which stayed there; "
+            "trace it again, or with a profile's name"
+        )
     return _OBJECTS.get(name, name) or None
 
 

@@ -196,4 +196,4 @@ def _warn_once(device: torch.device, text: str) -> None:
     if (str(device), text) not in _warned:
         _warned.add((str(device), text))
         message = f"{text}; a slower backend with the same bits computes the result"
-        warnings.warn(message, BackendFallbackWarning, stacklevel=4)
+        warnings.warn(message, BackendFallbackWarning, stacklevel=5)

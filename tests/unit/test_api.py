@@ -564,6 +564,24 @@ def test_a_warning_made_an_error_raises_every_time() -> None:
                 run(*operands(K=512), **options)
 
 
+def test_warnings_point_to_the_callers_line() -> None:
+    calls._warned_profiles.clear()
+    a, b = operands(K=512)
+    cases: list[dict[str, Any]] = [
+        {"profile": "hopper-experimental"},
+        {"splitk": (29, "pairwise")},
+        {"out": torch.zeros(3)},
+        {"out": torch.zeros(16, 64)[:, ::2]},
+    ]
+    for options in cases:
+        with pytest.warns(UserWarning) as caught:
+            mmaemu.scaled_mm(a, b, ONE, ONE, backend="reference", **{**ADA, **options})
+        assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(UserWarning, match="resized") as caught:
+        mmaemu.scaled_mm(*operands(K=0), ONE, ONE, out=torch.zeros(3), **ADA)
+    assert caught[0].filename == __file__
+
+
 def test_a_repeated_call_decides_nothing_anew() -> None:
     a, b = operands(M=48)
     run(a, b)

@@ -62,6 +62,12 @@ def test_compiled_calls_are_one_graph_with_the_same_bits(
     assert_bitwise_equal(compiled(call, backend)(A, B, *SCALES), call(A, B, *SCALES))
 
 
+def test_a_profile_object_of_another_process_is_missed() -> None:
+    arguments = (A, B.t(), *SCALES, None, None, BF16, False, "object:999", 1, "", "auto", False)
+    with pytest.raises(KeyError, match="traced in another process"):
+        torch.ops.mmaemu.scaled_mm(*arguments)
+
+
 def test_compiled_calls_take_any_number_of_rows() -> None:
     call = multiply()
     dynamic = compiled(call, "aot_eager", dynamic=True)
