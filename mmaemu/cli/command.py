@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any, ClassVar
 
+from mmaemu import _settings
+
 MAX_SIZE = 2**31 - 1
 """The largest M, N or K: cuBLAS takes signed 32-bit sizes from torch."""
 
@@ -123,24 +125,32 @@ def known_backend(name: str) -> str:
     """Return the name of a backend, available here or not; needs torch.
 
     Raises:
-        UsageError: no backend has this name.
+        UsageError: no backend has this name, or MMAEMU_BACKEND, which "auto" means, names none.
     """
     from mmaemu.backends.registry import names
 
-    if name not in names():
-        raise UsageError(f"--backend must be one of {', '.join(names())}; got {name!r}")
+    for source, value in (("--backend", name), ("MMAEMU_BACKEND", _settings.backend())):
+        if value not in names():
+            raise UsageError(f"{source} must be one of {', '.join(names())}; got {value!r}")
     return name
 
 
-def require_torch(what: str) -> None:
-    """Import torch.
+def check_ready(what: str) -> None:
+    """Check what every command that computes needs: readable settings and torch.
 
     Args:
         what: the command that needs it.
 
     Raises:
+        UsageError: an MMAEMU_* variable that is a switch holds another word.
         NotAvailableError: torch is missing or broken.
     """
+    for setting in _settings.SETTINGS:
+        if setting.kind == "flag":
+            try:
+                _settings.flag(setting.name)
+            except ValueError as error:
+                raise UsageError(str(error)) from error
     try:
         import torch  # noqa: F401 - its absence is told apart from an error of what follows
     except Exception as error:

@@ -19,8 +19,8 @@ from mmaemu.cli.command import (
     NotAvailableError,
     Report,
     UsageError,
+    check_ready,
     known_backend,
-    require_torch,
 )
 from mmaemu.errors import DataIntegrityError
 
@@ -503,7 +503,7 @@ def collect(
         DataIntegrityError: a shipped recording is damaged.
         UsageError: no such backend, or the picture cannot be written.
     """
-    require_torch("demo")
+    check_ready("demo")
     known_backend(backend)
     from mmaemu.recordings import load
 

@@ -15,8 +15,8 @@ from mmaemu.cli.command import (
     Exit,
     Report,
     UsageError,
+    check_ready,
     known_backend,
-    require_torch,
     size,
 )
 from mmaemu.gemm.splitk import SCHEMES
@@ -191,7 +191,7 @@ def collect(call: Call, split: Split) -> ExplainReport:
         NotAvailableError: torch cannot be imported.
         UsageError: the profile or the backend does not exist.
     """
-    require_torch("explain")
+    check_ready("explain")
     known_backend(call.backend)
     from mmaemu.api import explain
 

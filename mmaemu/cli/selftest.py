@@ -13,7 +13,7 @@ from mmaemu.cli.command import (
     Exit,
     Report,
     UsageError,
-    require_torch,
+    check_ready,
 )
 from mmaemu.errors import MmaemuError
 
@@ -96,7 +96,7 @@ def collect(
         UsageError: an unknown kernel or device.
         DataIntegrityError: a shipped recording is damaged.
     """
-    require_torch("selftest")
+    check_ready("selftest")
     from mmaemu import self_test
 
     try:

@@ -252,6 +252,24 @@ def test_commands_that_need_torch_are_not_available_without(
     assert "torch" in err
 
 
+@pytest.mark.parametrize(
+    ("variable", "commands"),
+    [
+        ("MMAEMU_SPLITK_STRICT", ("demo", "explain 16 16 16", "selftest")),
+        ("MMAEMU_BACKEND", ("demo", "explain 16 16 16")),
+    ],
+)
+def test_an_unreadable_setting_is_a_usage_error(
+    run: Run, monkeypatch: pytest.MonkeyPatch, variable: str, commands: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv(variable, "maybe")
+    for line in commands:
+        code, out, err = run(*line.split())
+        assert (code, out) == (USAGE, "")
+        assert f"{variable} must be one of" in err
+    assert run("info")[0] == OK
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a GPU")
 def test_a_backend_that_cannot_run_here_is_not_available(run: Run) -> None:
     code, out, err = run("demo", "--no-picture", "--backend", "cuda")
