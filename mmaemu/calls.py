@@ -416,10 +416,21 @@ def scaled_mm(call: ScaledMM, *, grad: bool, stacklevel: int = 2) -> torch.Tenso
         scale_result=call.scale_result,
     )
     if call.out is None:
-        return execute.execute(backend.accumulate, request, epilogue)
+        return _output(backend, request, epilogue)
     out = _resized(call.out, request.M, request.N, stacklevel + 1)
     _fill(out, backend, request, epilogue)
     return out
+
+
+def _compute(
+    backend: Backend, request: AccumulateRequest, epilogue: epilogues.Epilogue
+) -> torch.Tensor:
+    """Return the output. A backend may do the epilogue itself where that is faster."""
+    fused = getattr(backend, "execute", None)
+    if fused is None:
+        return execute.execute(backend.accumulate, request, epilogue)
+    result: torch.Tensor = fused(request, epilogue)
+    return result
 
 
 def accumulate(call: Accumulate, *, stacklevel: int = 2) -> torch.Tensor:
@@ -585,6 +596,17 @@ def _resized(out: torch.Tensor, rows: int, columns: int, stacklevel: int) -> tor
     return out.resize_((rows, columns))
 
 
+def _output(
+    backend: Backend, request: AccumulateRequest, epilogue: epilogues.Epilogue
+) -> torch.Tensor:
+    """The result of a GEMM: by a backend that does the epilogue itself, or by the common one."""
+    whole: Callable[[AccumulateRequest, epilogues.Epilogue], torch.Tensor] | None
+    whole = getattr(backend, "execute", None)
+    if whole is not None:
+        return whole(request, epilogue)
+    return _compute(backend, request, epilogue)
+
+
 def _fill(
     out: torch.Tensor,
     backend: Backend,
@@ -598,4 +620,4 @@ def _fill(
         band = request.M  # Operands must not change while they are still read.
     for first in range(0, request.M, band):
         part = replace(request, a=request.a[first : first + band])
-        out[first : first + band].copy_(execute.execute(backend.accumulate, part, epilogue))
+        out[first : first + band].copy_(_output(backend, part, epilogue))

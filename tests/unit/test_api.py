@@ -19,6 +19,8 @@ from mmaemu.errors import (
     UnverifiedSplitWarning,
 )
 from mmaemu.gemm import execute
+from mmaemu.gemm.epilogue import Epilogue
+from mmaemu.gemm.request import AccumulateRequest
 from mmaemu.testing import assert_bitwise_equal, bits
 from mmaemu.testing.operands import tensors
 
@@ -567,14 +569,14 @@ def test_a_warning_made_an_error_raises_every_time() -> None:
 def test_warnings_point_to_the_callers_line() -> None:
     calls._warned_profiles.clear()
     a, b = operands(K=512)
-    cases: list[dict[str, Any]] = [
-        {"profile": "hopper-experimental"},
-        {"splitk": (29, "pairwise")},
-        {"out": torch.zeros(3)},
-        {"out": torch.zeros(16, 64)[:, ::2]},
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("is experimental", {"profile": "hopper-experimental"}),
+        ("never replayed", {"splitk": (29, "pairwise")}),
+        ("is resized", {"out": torch.zeros(3)}),
+        ("stays unchanged", {"out": torch.zeros(16, 64)[:, ::2]}),
     ]
-    for options in cases:
-        with pytest.warns(UserWarning) as caught:
+    for match, options in cases:
+        with pytest.warns(UserWarning, match=match) as caught:
             mmaemu.scaled_mm(a, b, ONE, ONE, backend="reference", **{**ADA, **options})
         assert [warning.filename for warning in caught] == [__file__]
     with pytest.warns(UserWarning, match="resized") as caught:
@@ -590,6 +592,22 @@ def test_a_repeated_call_decides_nothing_anew() -> None:
         run(a.clone(), b)
     after = calls._decide_scaled_mm.cache_info()
     assert (after.hits - before.hits, after.misses - before.misses) == (3, 0)
+
+
+class Fused:
+    """A backend that does the epilogue itself."""
+
+    name = "fused"
+    result = torch.zeros(16, 32, dtype=BF16)
+
+    def execute(self, request: AccumulateRequest, epilogue: Epilogue) -> torch.Tensor:
+        assert (request.M, epilogue.out_dtype) == (16, BF16)
+        return self.result
+
+
+def test_a_backend_may_do_the_epilogue_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "select", lambda *_: (Fused(), ()))
+    assert run(*operands(), out_dtype=BF16) is Fused.result
 
 
 # CUDA graphs
@@ -619,5 +637,6 @@ def test_a_result_given_by_the_caller_is_filled_in_bands(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(execute, "execute", spy)
     monkeypatch.setattr(execute, "BAND", 10 * 32)
-    assert_bitwise_equal(run(a, b, out=torch.zeros(33, 32, dtype=BF16)), expected)
+    out = torch.zeros(33, 32, dtype=BF16)
+    assert_bitwise_equal(run(a, b, out=out, backend="reference"), expected)
     assert sizes == [10, 10, 10, 3]
