@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import textwrap
+import warnings
 from collections.abc import Sequence
 from typing import Final
 
@@ -102,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
-        report: Report = arguments.collect(arguments)
+        with warnings.catch_warnings(record=True) as caught:
+            report: Report = arguments.collect(arguments)
     except UsageError as error:
         return _fail(arguments, str(error), Exit.USAGE)
     except (NotAvailableError, BackendUnavailableError) as error:
@@ -111,5 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(arguments, f"{type(error).__name__}: {error}", Exit.FAILED)
     except KeyboardInterrupt:
         return _fail(arguments, "interrupted", Exit.FAILED)
+    for note in dict.fromkeys(str(each.message) for each in caught):
+        print(f"{PROGRAM} {arguments.command}: note: {note}", file=sys.stderr)
     _print(report, as_json=arguments.json)
     return report.exit_code

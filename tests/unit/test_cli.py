@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +22,7 @@ from mmaemu._version import __version__
 from mmaemu.bindings import libcuda
 from mmaemu.cli import command, info, models, output, reference
 from mmaemu.cli.main import COMMANDS, main
-from mmaemu.errors import DataIntegrityError
+from mmaemu.errors import DataIntegrityError, MmaemuWarning
 from mmaemu.profiles import heuristics, table
 
 ROOT = Path(__file__).parents[2]
@@ -276,6 +277,21 @@ def test_a_backend_that_cannot_run_here_is_not_available(run: Run) -> None:
     assert (code, out) == (NOT_AVAILABLE, "")
     assert "not available here" in err
     assert "cuda" in err
+
+
+def test_warnings_are_notes_of_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = models.collect
+
+    def warn(name: str | None) -> models.ModelsReport:
+        for _ in range(2):
+            warnings.warn("a slower backend computes", MmaemuWarning, stacklevel=1)
+        return right(name)
+
+    monkeypatch.setattr(models, "collect", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        code, _, err = run("models")
+    assert (code, err) == (OK, "mmaemu models: note: a slower backend computes\n")
 
 
 def test_interruption_is_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
