@@ -422,17 +422,6 @@ def scaled_mm(call: ScaledMM, *, grad: bool, stacklevel: int = 2) -> torch.Tenso
     return out
 
 
-def _compute(
-    backend: Backend, request: AccumulateRequest, epilogue: epilogues.Epilogue
-) -> torch.Tensor:
-    """Return the output. A backend may do the epilogue itself where that is faster."""
-    fused = getattr(backend, "execute", None)
-    if fused is None:
-        return execute.execute(backend.accumulate, request, epilogue)
-    result: torch.Tensor = fused(request, epilogue)
-    return result
-
-
 def accumulate(call: Accumulate, *, stacklevel: int = 2) -> torch.Tensor:
     """Compute the fp32 accumulators of a call whose arguments have the right types.
 
@@ -600,11 +589,11 @@ def _output(
     backend: Backend, request: AccumulateRequest, epilogue: epilogues.Epilogue
 ) -> torch.Tensor:
     """The result of a GEMM: by a backend that does the epilogue itself, or by the common one."""
-    whole: Callable[[AccumulateRequest, epilogues.Epilogue], torch.Tensor] | None
     whole = getattr(backend, "execute", None)
-    if whole is not None:
-        return whole(request, epilogue)
-    return _compute(backend, request, epilogue)
+    if whole is None:
+        return execute.execute(backend.accumulate, request, epilogue)
+    result: torch.Tensor = whole(request, epilogue)
+    return result
 
 
 def _fill(
