@@ -33,9 +33,18 @@ BIN: Final = "mmaemu/backends/cpu/bin"
 SOURCES: Final = "mmaemu/backends/csrc/cpu"
 ZIG: Final = "0.17.1"
 HIGHEST_GLIBC: Final = (2, 17)
-EXPORTS: Final = frozenset(
-    f"mmaemu_cpu_{name}" for name in ("abi", "check", "isas", "run", "scratch_bytes", "tiles")
+EXPORTED: Final = (
+    "abi",
+    "check",
+    "finish",
+    "gemm",
+    "isas",
+    "nonfinite",
+    "run",
+    "scratch_bytes",
+    "tiles",
 )
+EXPORTS: Final = frozenset(f"mmaemu_cpu_{name}" for name in EXPORTED)
 
 # Explicit -O, since zig adds UBSan without one. No fused or reordered floating point: the kernels'
 # proofs count every rounding.
@@ -68,7 +77,7 @@ ISAS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 }
 BASELINE: Final = {"x86_64": ("-mcpu=x86_64",), "aarch64": ("-mno-outline-atomics",)}
 KERNELS: Final = {"floor_fma": ROUNDING, "wide": ROUNDING, "cvtt": ()}
-ONCE: Final = {"entry": (), "scalar": (), "freestanding": ("-fno-builtin",)}
+ONCE: Final = {"entry": (), "scalar": (), "finish": (), "freestanding": ("-fno-builtin",)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -78,6 +79,7 @@ class Scale(NamedTuple):
         return math.ldexp(-self.significand if self.negative else self.significand, self.exponent)
 
 
+@lru_cache(maxsize=1024)
 def multiply_scales(first: int, second: int) -> int:
     """Return the fp32 product of two fp32 numbers, all given as patterns. Rounded once.
 
@@ -242,7 +244,7 @@ def _scale_bits(name: str, scale: object) -> int:
     tensor = _check_fp32(name, scale)
     if tensor.numel() != 1:
         raise ValueError(f"{name} must have one element, got shape {tuple(tensor.shape)}")
-    return int(tensor.detach().reshape(1).view(torch.int32).item()) & 0xFFFFFFFF
+    return int(tensor.detach().view(torch.int32).item()) & 0xFFFFFFFF
 
 
 def _times(bits: torch.Tensor, scale: Scale, *, signed_zero: bool) -> torch.Tensor:

@@ -9,19 +9,44 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
 from mmaemu.backends.base import BackendStatus
-from mmaemu.backends.cpu.library import BAD_MODEL, ISAS, KERNELS, NO_FLOOR, OK, Request, load
+from mmaemu.backends.cpu.library import (
+    BAD_MODEL,
+    BAD_SCRATCH,
+    ISAS,
+    KERNELS,
+    NO_FLOOR,
+    NONFINITE,
+    OK,
+    Request,
+    load,
+)
+from mmaemu.gemm import execute
 
 if TYPE_CHECKING:
+    from mmaemu.gemm.epilogue import Epilogue
     from mmaemu.gemm.request import AccumulateRequest
     from mmaemu.instruction.model import InstructionModel
 
 FORMATS: Final = ("e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz", "e2m3", "e3m2", "e2m1")
 """8-bit codes in the order of csrc/numerics/formats.h."""
+
+OPERANDS: Final = {"e4m3": 0, "e5m2": 1}
+
+OUTPUTS: Final = {
+    torch.float32: 0,
+    torch.bfloat16: 1,
+    torch.float16: 2,
+    torch.float8_e4m3fn: 3,
+    torch.float8_e5m2: 4,
+}
+"""Output types as csrc/numerics/epilogue.h numbers them."""
 
 PARTITIONS: Final = {"none": 0, "serial": 1, "pairwise": 2, "contiguous": 3}
 CONVERTED_FLOOR: Final = {None: NO_FLOOR, "fp16": -14, "bf16": -126, "tf32": -126}
@@ -39,6 +64,9 @@ PREFERRED: Final = ("floor_fma", "cvtt", "wide")
 
 PRODUCTS_PER_THREAD: Final = 1 << 21
 """Starting a thread costs as much as some 100 microseconds of work: about this many products."""
+
+PRODUCTS_OF_ONE_CALL: Final = 1 << 20
+"""Up to this size a GEMM is one call of the library, with accumulators in the thread's buffer."""
 
 TILES_PER_THREAD: Final = 4
 WIDEST_TILE: Final = 1024
@@ -79,24 +107,7 @@ class CpuBackend:
 
     def status(self, device: torch.device) -> BackendStatus:
         """Say whether the library fits this machine and the CPU has the instruction set."""
-        loaded = load()
-        reason = f"{MEANING[self.isa]}, own threads"
-        available = loaded.library is not None and self.isa in loaded.isas
-        if loaded.library is None:
-            reason = loaded.reason
-        elif not available:
-            reason = f"this CPU has no {MEANING[self.isa]}"
-        elif device.type != "cpu":
-            available, reason = False, f"takes tensors on cpu, these are on {device.type}"
-        return BackendStatus(
-            self.name,
-            available=available,
-            source=loaded.source,
-            validated_here=True,
-            gates=(),
-            reason=reason,
-            failed=loaded.failed,
-        )
+        return _status(self.name, self.isa, device.type)
 
     def refusal(self, request: AccumulateRequest) -> str | None:
         """Say why no kernel of this instruction set can run a request; see `Backend.refusal`."""
@@ -111,6 +122,59 @@ class CpuBackend:
             RuntimeError: the library does not do what it promised; never for a bad operand.
         """
         self.run(request, out, torch.get_num_threads())
+
+    def execute(self, request: AccumulateRequest, epilogue: Epilogue) -> torch.Tensor:
+        """Return the output of a GEMM, as `gemm.execute.execute` does with this backend.
+
+        Where every code is finite, which is looked at first, the library also does the epilogue.
+
+        Args:
+            request: a request that was not refused; sizes may be zero.
+            epilogue: scales and output type.
+
+        Returns:
+            epilogue.out_dtype [M, N].
+        """
+        template = self._template(request)
+        library = template.library
+        shape = request.M, request.N
+        if library is None or template.refusal is not None or not (request.K and all(shape)):
+            return execute.execute(self.accumulate, request, epilogue)
+        out = torch.empty(shape, dtype=epilogue.out_dtype, device=request.device)
+        if request.M * request.N * request.K <= PRODUCTS_OF_ONE_CALL:
+            if not _gemm(library, template.bytes, request, epilogue, out):
+                return execute.execute(self.accumulate, request, epilogue)
+            return out
+        if not _all_finite(library, request):
+            return execute.execute(self.accumulate, request, epilogue)
+        band = request.M
+        if out.dtype != torch.float32:
+            band = max(1, execute.BAND // request.N)
+        for first in range(0, request.M, band):
+            part = replace(request, a=request.a[first : first + band])
+            self._output(library, part, epilogue, out[first : first + band])
+        return out
+
+    def _output(
+        self,
+        library: ctypes.CDLL,
+        request: AccumulateRequest,
+        epilogue: Epilogue,
+        out: torch.Tensor,
+    ) -> None:
+        acc = out
+        if out.dtype != torch.float32:
+            acc = torch.empty(out.shape, dtype=torch.float32, device=out.device)
+        self.accumulate(request, acc)
+        library.mmaemu_cpu_finish(
+            acc.data_ptr(),
+            out.numel(),
+            epilogue.alpha,
+            epilogue.scale_result is not None,
+            epilogue.scale_result or 0,
+            OUTPUTS[epilogue.out_dtype],
+            out.data_ptr(),
+        )
 
     def run(
         self, request: AccumulateRequest, out: torch.Tensor, threads: int, kernel: str | None = None
@@ -156,6 +220,28 @@ def backends() -> tuple[CpuBackend, ...]:
     return tuple(CpuBackend(isa) for isa in MEANING)
 
 
+@cache
+def _status(name: str, isa: str, device_type: str) -> BackendStatus:
+    loaded = load()
+    reason = f"{MEANING[isa]}, own threads"
+    available = loaded.library is not None and isa in loaded.isas
+    if loaded.library is None:
+        reason = loaded.reason
+    elif not available:
+        reason = f"this CPU has no {MEANING[isa]}"
+    elif device_type != "cpu":
+        available, reason = False, f"takes tensors on cpu, these are on {device_type}"
+    return BackendStatus(
+        name,
+        available=available,
+        source=loaded.source,
+        validated_here=True,
+        gates=(),
+        reason=reason,
+        failed=loaded.failed,
+    )
+
+
 _local = _Local()
 
 
@@ -181,6 +267,49 @@ def _fill(template: bytes, request: AccumulateRequest, out: torch.Tensor) -> Req
     call.b = b.data_ptr()
     call.out = out.data_ptr()
     return call
+
+
+def _all_finite(library: ctypes.CDLL, request: AccumulateRequest) -> bool:
+    """Whether no code is Inf or NaN."""
+    operands = ((request.a, request.format_a), (request.b, request.format_b))
+    return all(
+        fmt in OPERANDS
+        and not library.mmaemu_cpu_nonfinite(
+            codes.data_ptr(), *codes.shape, codes.stride(0), OPERANDS[fmt]
+        )
+        for codes, fmt in operands
+    )
+
+
+def _gemm(
+    library: ctypes.CDLL,
+    template: bytes,
+    request: AccumulateRequest,
+    epilogue: Epilogue,
+    out: torch.Tensor,
+) -> bool:
+    """Compute a small GEMM in one call of the library; False if a code is not finite."""
+    call = _fill(template, request, out)
+    call.result = call.out
+    call.alpha = epilogue.alpha
+    call.output = OUTPUTS[epilogue.out_dtype]
+    if epilogue.scale_result is not None:
+        call.has_scale_result, call.scale_result = 1, epilogue.scale_result
+    accumulators = 0 if call.output == 0 else 4 * call.m * call.n
+    address, size, owner = _scratch(accumulators)
+    if accumulators:
+        call.out = address
+    pointer = ctypes.byref(call)
+    status = library.mmaemu_cpu_gemm(pointer, address + accumulators, size - accumulators)
+    if status == BAD_SCRATCH:
+        size = accumulators + library.mmaemu_cpu_scratch_bytes(pointer)
+        address, size, owner = _scratch(size)
+        call.out = address if accumulators else call.out
+        status = library.mmaemu_cpu_gemm(pointer, address + accumulators, size - accumulators)
+    del owner
+    if status not in (OK, NONFINITE):
+        raise RuntimeError(f"the CPU library refused a request it had accepted: status {status}")
+    return bool(status == OK)
 
 
 def _work(library: ctypes.CDLL, call: Request) -> None:

@@ -19,7 +19,7 @@ ABI: Final = 1
 NO_FLOOR: Final = -(1 << 31)
 KERNELS: Final = ("scalar", "cvtt", "wide", "floor_fma")
 ISAS: Final = ("scalar", "sse2", "avx2", "avx512", "neon")
-OK, BAD_SIZE, BAD_MODEL, BAD_ISA, BAD_SCRATCH = range(5)
+OK, BAD_SIZE, BAD_MODEL, BAD_ISA, BAD_SCRATCH, NONFINITE = range(6)
 
 _FILES: Final = {
     ("linux", "x86_64"): "mmaemu-cpu-x86_64-linux.so",
@@ -44,6 +44,9 @@ class Request(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("lda", "ldb", "ldc")),
         *((name, ctypes.c_void_p) for name in ("a", "b", "out")),
         ("next", ctypes.c_int64),
+        ("result", ctypes.c_void_p),
+        *((name, ctypes.c_uint32) for name in ("alpha", "scale_result")),
+        *((name, ctypes.c_int32) for name in ("has_scale_result", "output")),
     )
 
 
@@ -78,18 +81,14 @@ class Loaded(NamedTuple):
     failed: bool = False
 
 
-def load() -> Loaded:
-    """Load the library of this platform once. Never raises."""
-    return _load("cpu-library" in _settings.faults())
-
-
 @cache
-def _load(fault: bool) -> Loaded:
+def load() -> Loaded:
+    """Load the library of this platform, once in a process. Never raises."""
     source = None
     try:
         file = BIN / file_name()
         source = str(file)
-        check_file(file, fault=fault)
+        check_file(file, fault="cpu-library" in _settings.faults())
         library = open_library(file)
     except LibraryError as error:
         return Loaded(None, source, reason=str(error), failed=error.failed)
@@ -147,10 +146,21 @@ def open_library(file: Path) -> ctypes.CDLL:
         library.mmaemu_cpu_scratch_bytes.restype = ctypes.c_int64
         library.mmaemu_cpu_tiles.argtypes = (ctypes.POINTER(Request),)
         library.mmaemu_cpu_tiles.restype = ctypes.c_int64
-        library.mmaemu_cpu_run.argtypes = (
-            ctypes.POINTER(Request),
+        for run in (library.mmaemu_cpu_run, library.mmaemu_cpu_gemm):
+            run.argtypes = (ctypes.POINTER(Request), ctypes.c_void_p, ctypes.c_int64)
+        library.mmaemu_cpu_nonfinite.argtypes = (
+            ctypes.c_void_p,
+            *(ctypes.c_int64,) * 3,
+            ctypes.c_int32,
+        )
+        library.mmaemu_cpu_finish.argtypes = (
             ctypes.c_void_p,
             ctypes.c_int64,
+            ctypes.c_uint32,
+            ctypes.c_int32,
+            ctypes.c_uint32,
+            ctypes.c_int32,
+            ctypes.c_void_p,
         )
     except (OSError, AttributeError) as error:
         raise LibraryError(f"{file.name} cannot be loaded: {error}", failed=True) from error

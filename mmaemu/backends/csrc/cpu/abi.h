@@ -37,10 +37,11 @@ enum mmaemu_isa {
 
 enum mmaemu_status {
     MMAEMU_OK = 0,
-    MMAEMU_BAD_SIZE = 1,   /* Request of another ABI, a negative size, a missing pointer. */
-    MMAEMU_BAD_MODEL = 2,  /* The kernel cannot do this model, format or plan. */
-    MMAEMU_BAD_ISA = 3,    /* Not built in, or not supported by this CPU. */
-    MMAEMU_BAD_SCRATCH = 4 /* Less scratch memory than mmaemu_cpu_scratch_bytes says. */
+    MMAEMU_BAD_SIZE = 1,    /* Request of another ABI, a negative size, a missing pointer. */
+    MMAEMU_BAD_MODEL = 2,   /* The kernel cannot do this model, format or plan. */
+    MMAEMU_BAD_ISA = 3,     /* Not built in, or not supported by this CPU. */
+    MMAEMU_BAD_SCRATCH = 4, /* Less scratch memory than mmaemu_cpu_scratch_bytes says. */
+    MMAEMU_NONFINITE = 5    /* mmaemu_cpu_gemm: an operand holds Inf or NaN; nothing was done. */
 };
 
 struct mmaemu_request {
@@ -72,8 +73,16 @@ struct mmaemu_request {
     const void *a;
     const void *b;
     float *out;
-    mmaemu_i64 next; /* Counter of taken tiles; 0 before the first call. */
+    mmaemu_i64 next;         /* Counter of taken tiles; 0 before the first call. */
+    void *result;            /* mmaemu_cpu_gemm: the outputs, m * n in order; may be out. */
+    mmaemu_u32 alpha;        /* Bits of the fp32 scale. */
+    mmaemu_u32 scale_result; /* Bits; counts if has_scale_result and the output is fp8. */
+    mmaemu_i32 has_scale_result;
+    mmaemu_i32 output; /* enum mmaemu_output */
 };
+
+MMAEMU_EXPORT mmaemu_i32 mmaemu_cpu_run(struct mmaemu_request *request, void *scratch,
+                                        mmaemu_i64 scratch_bytes);
 
 /* Rows and columns of one tile of work, and its range. */
 struct mmaemu_tile {

@@ -1,5 +1,6 @@
 /* The exported functions: what this CPU supports, what a request needs, and running it. */
 #include "abi.h"
+#include "floats.h"
 
 #if defined(__x86_64__)
 
@@ -43,43 +44,11 @@ static mmaemu_u32 detect(void)
     return mask;
 }
 
-typedef mmaemu_u32 float_state;
-
-/* Nearest even, nothing flushed, nothing trapped, whatever the caller has set. */
-static float_state float_state_default(void)
-{
-    const mmaemu_u32 wanted = 0x1F80u;
-    mmaemu_u32 saved;
-    __asm__ volatile("stmxcsr %0" : "=m"(saved));
-    __asm__ volatile("ldmxcsr %0" : : "m"(wanted) : "memory");
-    return saved;
-}
-
-static void float_state_restore(float_state saved)
-{
-    __asm__ volatile("ldmxcsr %0" : : "m"(saved) : "memory");
-}
-
 #else
 
 static mmaemu_u32 detect(void)
 {
     return 1u << MMAEMU_ISA_SCALAR | 1u << MMAEMU_ISA_NEON; /* Part of every AArch64 system. */
-}
-
-typedef mmaemu_u64 float_state;
-
-static float_state float_state_default(void)
-{
-    mmaemu_u64 saved;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(saved));
-    __asm__ volatile("msr fpcr, %0" : : "r"((mmaemu_u64)0) : "memory");
-    return saved;
-}
-
-static void float_state_restore(float_state saved)
-{
-    __asm__ volatile("msr fpcr, %0" : : "r"(saved) : "memory");
 }
 
 #endif
