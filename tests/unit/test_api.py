@@ -107,17 +107,13 @@ def test_e5m2_times_e5m2_is_rejected_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    [
-        torch.float8_e4m3fnuz,
-        torch.float8_e5m2fnuz,
-        torch.float8_e8m0fnu,
-        torch.int8,
-        torch.bfloat16,
-    ],
+    "name", ["float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "int8", "bfloat16"]
 )
-def test_other_operand_types_are_rejected(dtype: torch.dtype) -> None:
+def test_other_operand_types_are_rejected(name: str) -> None:
     """C09."""
+    if not hasattr(torch, name):
+        pytest.skip(f"torch {torch.__version__} has no {name}")
+    dtype: torch.dtype = getattr(torch, name)
     _, b = operands()
     other = torch.ones(16, 64, dtype=torch.uint8).to(FP32).to(dtype)
     rejected(str(dtype).removeprefix("torch."), other, b, out_dtype=FP32)
