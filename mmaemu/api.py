@@ -18,7 +18,6 @@ from mmaemu.profiles.profile import Profile, get_profile
 from mmaemu.profiles.resolve import SplitDecision
 from mmaemu.validation import COMPUTED_OPERANDS, OUTPUTS, dtype_name
 
-_DENSE: Final = torch.strided
 _REQUIRED: Final = ("input", "mat2", "scale_a", "scale_b")
 _OPTIONAL: Final = ("bias", "scale_result", "out")
 
@@ -129,7 +128,11 @@ def scaled_mm(  # noqa: PLR0917 - torch's signature
     if torch.compiler.is_compiling():
         _check_types(call)
     elif _types_are_plain(call, tensors) and _is_eager(input):
-        return calls.scaled_mm(call, grad=calls.requires_grad(tensors))
+        try:
+            return calls.scaled_mm(call, grad=calls.requires_grad(tensors))
+        except RuntimeError:
+            _check_dense(call)
+            raise
     return torch_op.scaled_mm(call)
 
 
@@ -242,12 +245,14 @@ def explain(  # noqa: PLR0917 - as scaled_mm
         splitk,
         backend,
     )
-    _types_are_plain(call, call.tensors)
+    plain = _types_are_plain(call, call.tensors)
+    _check_dense(call)
     platform = get_profile(profile)
     model = get_preset(platform.preset, warn=False)
     names = (platform.name, model.name, model.maturity)
     try:
-        prepared = calls.prepare(call, grad=calls.requires_grad(call.tensors))
+        grad = calls.requires_grad(call.tensors)
+        prepared = calls.prepare(call, grad=grad, has_data=plain and not input.is_meta)
     except MmaemuError as error:
         return CallPlan(_raised(error), *names)
     if prepared.refusal is not None:
@@ -290,14 +295,21 @@ def _types_are_plain(call: calls.ScaledMM, tensors: tuple[torch.Tensor | None, .
         if not all(t is None or calls.is_plain(t) for t in tensors):
             return False
         _PLAIN_CALLS.add(types)
-    for tensor in tensors:
-        if tensor is not None and tensor.layout is not _DENSE:
-            raise TypeError(f"expected dense tensors, got layout {tensor.layout}; use .to_dense()")
     return True
 
 
 _PLAIN_CALLS: Final[set[tuple[type, ...]]] = set()
 """Types of argument lists that were checked before; there are few, since tensors are plain."""
+
+
+def _check_dense(call: calls.ScaledMM) -> None:
+    """Raise TypeError for a sparse tensor, which torch's own errors do not name."""
+    for name in (*_REQUIRED, *_OPTIONAL):
+        value = getattr(call, name)
+        if value is not None and value.layout != torch.strided:
+            raise TypeError(
+                f"{name} must be a dense tensor, got layout {value.layout}; pass {name}.to_dense()"
+            )
 
 
 def _check_types(call: calls.ScaledMM) -> None:

@@ -184,11 +184,6 @@ def is_plain(tensor: object) -> bool:
     return type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
 
 
-def has_data(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has elements in memory."""
-    return is_plain(tensor) and not tensor.is_meta
-
-
 def requires_grad(tensors: tuple[torch.Tensor | None, ...]) -> bool:
     """Whether a derivative is asked for: of backward or of forward mode."""
     if torch.is_grad_enabled():
@@ -236,12 +231,13 @@ def _split_choice(splitk: Split) -> Split:
     )
 
 
-def prepare(call: ScaledMM, *, grad: bool) -> Prepared:
+def prepare(call: ScaledMM, *, grad: bool, has_data: bool = True) -> Prepared:
     """Decide what a scaled_mm call does.
 
     Args:
-        call: the arguments; the tensors may lie on the meta device.
+        call: the arguments.
         grad: whether a tensor requires grad under grad mode.
+        has_data: False for tensors on the meta device and fake ones, which have no address.
 
     Raises:
         KeyError: no such profile or preset.
@@ -250,13 +246,11 @@ def prepare(call: ScaledMM, *, grad: bool) -> Prepared:
         SplitKUnknownError: nothing says how the platform splits K here.
         UnsupportedFeatureError: the model's slow accumulation or split-K is not known.
     """
-    facts = _call_facts(
-        call, grad=grad, facts=_facts if has_data(call.input) else _facts_without_data
-    )
+    facts = _call_facts(call, grad=grad, facts=_facts if has_data else _facts_without_data)
     return _decide_scaled_mm(facts, call.profile, _split_choice(call.splitk), _settings.state())
 
 
-@functools.lru_cache(maxsize=REMEMBERED, typed=True)
+@functools.lru_cache(maxsize=REMEMBERED)
 def _decide_scaled_mm(
     facts: Facts,
     profile: str | Profile | None,
@@ -450,16 +444,15 @@ def accumulate(call: Accumulate, *, stacklevel: int = 2) -> torch.Tensor:
 
 def prepare_accumulate(call: Accumulate) -> Accumulation:
     """Decide how the accumulators of a call come about; errors as `prepare`."""
-    facts = _facts if has_data(call.a) else _facts_without_data
     return _decide_accumulate(
-        (facts(call.a), facts(call.b), call.use_fast_accum, call.out_dtype_for_split),
+        (_facts(call.a), _facts(call.b), call.use_fast_accum, call.out_dtype_for_split),
         call.profile,
         _split_choice(call.splitk),
         _settings.state(),
     )
 
 
-@functools.lru_cache(maxsize=REMEMBERED, typed=True)
+@functools.lru_cache(maxsize=REMEMBERED)
 def _decide_accumulate(
     facts: Facts,
     profile: str | Profile | None,

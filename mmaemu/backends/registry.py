@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # Hashed at every call: identity is enough.
 class Family:
     """Backends with a common prefix, faster families first in `FAMILIES`.
 

@@ -236,7 +236,6 @@ def test_rowwise_scales_are_unsupported_after_every_rejection() -> None:
         ("splitk", True),
         ("splitk", [2, "serial"]),
         ("splitk", (2.0, "serial")),
-        ("scale_a", ONE.reshape(1, 1).to_sparse()),
     ],
 )
 @pytest.mark.parametrize("function", [mmaemu.scaled_mm, mmaemu.explain])
@@ -248,6 +247,13 @@ def test_wrong_argument_types_are_type_errors(
     arguments = {"input": a, "mat2": b.contiguous(), "scale_a": ONE, "scale_b": ONE, **ADA}
     with pytest.raises(TypeError):
         function(**{**arguments, name: value})
+
+
+def test_sparse_tensors_are_named() -> None:
+    sparse = ONE.reshape(1, 1).to_sparse()
+    for function in (mmaemu.scaled_mm, mmaemu.explain):
+        with pytest.raises(TypeError, match=r"scale_b must be a dense tensor"):
+            function(*operands(), ONE, sparse, **ADA)
 
 
 def test_eight_positional_arguments() -> None:
