@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mmaemu.api import scaled_mm
 from mmaemu.backends.registry import backends_status, select
 from mmaemu.errors import BackendUnavailableError
 from mmaemu.formats import FORMATS
-from mmaemu.gemm import execute
+from mmaemu.gemm import epilogue, execute
 from mmaemu.gemm.plan import GemmPlan
 from mmaemu.gemm.request import AccumulateRequest
 from mmaemu.gemm.splitk import UNSPLIT, SplitK
@@ -292,6 +293,21 @@ FORMAT_PAIRS: Final = (("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3"))
 FAMILY_SIZE: Final = (5, 16, 304)
 """M, N, K of the operand families: K is ragged for steps of 32 and for tiles of 64 and 128."""
 
+OUTPUT_FAMILIES: Final = ("spread", "nonfinite")
+OUTPUT_DTYPES: Final = (
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+)
+SCALES: Final = (
+    (1.0, 1.0, 1.0),
+    (0.7, -1 / 3, 3.0),
+    (2.0**-70, 1.1 * 2.0**-76, 2.0**120),
+    (2.0**100, 2.0**100, 0.0),
+)
+"""scale_a, scale_b, scale_result: exact, rounded, subnormal results, an infinite product."""
 
 # The readable step
 
@@ -471,6 +487,44 @@ def _family(subject: _Subject, tally: _Tally, family: str) -> None:
         tally.add(actual.size, _differing(actual, expected), where)
 
 
+def _outputs(subject: _Subject, tally: _Tally) -> None:
+    """Whole calls, since a backend may do the epilogue itself."""
+    M, N, K = FAMILY_SIZE
+    formats = ("e4m3", "e5m2")
+    for name, family in product(PLATFORM_SPLITS, OUTPUT_FAMILIES):
+        codes = operands.operands(family, M, N, K, formats=formats)
+        mat1, weight = (
+            torch.tensor(side, dtype=torch.uint8, device=subject.device).view(dtype)
+            for side, dtype in zip(codes, (torch.float8_e4m3fn, torch.float8_e5m2), strict=True)
+        )
+        acc = torch.from_numpy(_expected(family, name, formats, GemmPlan(K)))
+        for out_dtype, scales in product(OUTPUT_DTYPES, SCALES):
+            scale_a, scale_b, result = (
+                torch.tensor(scale, dtype=torch.float32, device="cpu") for scale in scales
+            )
+            expected = epilogue.apply(
+                acc, scale_a, scale_b, out_dtype=out_dtype, scale_result=result
+            )
+            try:
+                actual = scaled_mm(
+                    mat1,
+                    weight.t(),
+                    scale_a.to(subject.device),
+                    scale_b.to(subject.device),
+                    scale_result=result.to(subject.device),
+                    out_dtype=out_dtype,
+                    use_fast_accum=True,
+                    profile=name,
+                    splitk=1,
+                    backend=subject.backend,
+                )
+            except BackendUnavailableError as error:
+                tally.refuse(str(error))
+                continue
+            differing = int((bits(actual.cpu()) != bits(expected)).sum())
+            tally.add(actual.numel(), differing, f"{name} {family} {out_dtype} {scales}")
+
+
 Gate = Callable[[_Subject, _Tally], None]
 
 
@@ -485,6 +539,7 @@ READABLE_GATES: Final[dict[str, Gate]] = {
 BACKEND_GATES: Final[dict[str, Gate]] = {
     "recordings": _recordings,
     "vectors": _gemm_vectors,
+    "outputs": _outputs,
     **{f"operands:{name}": _family_gate(name) for name in operands.FAMILIES},
 }
 

@@ -23,7 +23,7 @@ from mmaemu.gemm.plan import GemmPlan
 from mmaemu.gemm.splitk import UNSPLIT, SplitK
 from mmaemu.instruction.models import get_preset
 from mmaemu.recordings import GemmRecord, MmaRecord, Record, load
-from mmaemu.testing import operands
+from mmaemu.testing import bits, operands
 
 CPU = torch.device("cpu")
 REFERENCE = self_test._Subject("reference", CPU)
@@ -204,6 +204,21 @@ def test_a_wrong_backend_fails(monkeypatch: pytest.MonkeyPatch, gate: str) -> No
     assert "outputs differ; first: " in result.reason
 
 
+def test_a_wrong_output_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = api.scaled_mm
+
+    def wrong(*arguments: Any, **options: Any) -> torch.Tensor:
+        out = right(*arguments, **options)
+        bits(out)[0, 0] ^= 1
+        return out
+
+    monkeypatch.setattr(self_test, "scaled_mm", wrong)
+    result = run_gate("outputs")
+    assert not result.passed
+    cases = len(self_test.OUTPUT_DTYPES) * len(self_test.SCALES) * len(self_test.OUTPUT_FAMILIES)
+    assert result.details["differing"] == cases * len(self_test.PLATFORM_SPLITS)
+
+
 def test_a_backend_that_raises_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object) -> None:
         raise ZeroDivisionError("inside the kernel")
@@ -214,7 +229,7 @@ def test_a_backend_that_raises_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ZeroDivisionError: inside the kernel" in result.reason
 
 
-@pytest.mark.parametrize("gate", ["recordings", "vectors", "operands:uniform"])
+@pytest.mark.parametrize("gate", ["recordings", "vectors", "outputs", "operands:uniform"])
 def test_a_backend_that_refuses_everything_does_not_pass(
     monkeypatch: pytest.MonkeyPatch, gate: str
 ) -> None:
@@ -222,6 +237,7 @@ def test_a_backend_that_refuses_everything_does_not_pass(
         raise BackendUnavailableError("another model")
 
     monkeypatch.setattr(self_test, "select", refuse)
+    monkeypatch.setattr(self_test, "scaled_mm", refuse)
     monkeypatch.setattr(api, "accumulate", refuse)
     monkeypatch.setattr(api, "scaled_mm", refuse)
     result = run_gate(gate)
