@@ -141,6 +141,14 @@ def digest() -> str:
     return found.hexdigest()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Run on one thread where a test does not say otherwise: many small calls, and fewer cores."""
+    before = torch.get_num_threads()
+    with setting(torch.set_num_threads, 1, before):
+        yield
+
+
 @pytest.fixture(scope="module")
 def expected() -> str:
     return digest()
@@ -208,8 +216,8 @@ STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         torch.set_float32_matmul_precision, "medium", torch.get_float32_matmul_precision()
     ),
     "no oneDNN": lambda: torch.backends.mkldnn.flags(enabled=False),
-    "one thread": lambda: setting(torch.set_num_threads, 1, torch.get_num_threads()),
-    "three threads": lambda: setting(torch.set_num_threads, 3, torch.get_num_threads()),
+    "two threads": lambda: setting(torch.set_num_threads, 2, 1),
+    "three threads": lambda: setting(torch.set_num_threads, 3, 1),
 }
 
 
