@@ -43,11 +43,10 @@ from archives import (
 )
 from files import ROOT, sha256_of
 from findings import Outcome, Rule, SkipRule, UnusableError, apply_rules, run
+from licences import licence_problems
 from project import REFERENCE, load_project, pairing_of, parse_version, tag_of, version_in
 
 Problems = Iterator[tuple[str, str]]
-# The text of the Apache License 2.0 as published: a licence is quoted verbatim or not at all.
-APACHE_SHA256: Final = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 LICENCES: Final = "licenses"
 FIRST_WITH_LICENCE_FILES: Final = (2, 4)
 LOGS: Final = ("docs/validation_logs/", "docs/release_logs/")
@@ -177,21 +176,7 @@ def _licence_files(artefact: Artefact) -> Problems:
 
 
 def _licence_texts(artefact: Artefact) -> Problems:
-    tree = artefact.tree
-    if sha256_of(tree.files.get("LICENSE", b"")) != APACHE_SHA256:
-        yield "LICENSE", "not the verbatim text of the Apache License 2.0"
-    notice = _squeezed(tree.files.get("NOTICE", b""))
-    texts = tree.below("LICENSES")
-    if not texts:
-        yield "LICENSES", "no licence text of others; NOTICE names the toolbox's BSD-2 licence"
-    for name, data in texts.items():
-        if _squeezed(data) not in notice:
-            yield "NOTICE", f"does not quote {name}; copy its whole text"
-
-
-def _squeezed(data: bytes) -> str:
-    """Text without regard to line breaks and indentation."""
-    return " ".join(data.decode("utf-8", "replace").split())
+    return licence_problems(artefact.tree.files)
 
 
 _CODE: Final = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.MULTILINE | re.DOTALL)

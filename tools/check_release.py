@@ -30,11 +30,11 @@ from git_commands import Git
 from project import (
     REFERENCE,
     Project,
+    add_waivers,
     changelog_section,
     fragments,
     load_project,
     pairing_of,
-    tier_and_reason,
 )
 
 LOGS: Final = "docs/validation_logs"
@@ -351,14 +351,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", help="the version that every file must state")
     parser.add_argument("--matrix", type=Path, help="the result of ci.yml")
     parser.add_argument("--root", type=Path, default=ROOT, help="the repository")
-    parser.add_argument(
-        "--device-not-run",
-        metavar="TIER=REASON",
-        type=tier_and_reason,
-        action="append",
-        default=[],
-        help="accept a device part that was not run",
-    )
+    add_waivers(parser)
     return run(parser, _check, argv)
 
 

@@ -14,8 +14,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from facts import RepoFacts, TrackedFile, load_repo
-from files import ROOT, sha256_of
+from files import ROOT
 from findings import Outcome, Rule, SkipRule, apply_rules, run
+from licences import licence_problems
+from project import pairing_of
 
 sys.path.insert(0, str(ROOT))
 from mmaemu._settings import PREFIX, SETTINGS
@@ -32,7 +34,6 @@ LARGE: Final = {
 }
 TOTAL_LIMIT: Final = 40 * MIB
 README_LINES: Final = 150
-APACHE_SHA256: Final = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
 
 # Folders of one machine; a tracked file that names one works nowhere else.
 MACHINE_PATH: Final = re.compile(
@@ -250,21 +251,11 @@ def _fragments(facts: RepoFacts) -> Findings:
 
 
 def _licence(facts: RepoFacts) -> Findings:
-    licence = facts.files.get("LICENSE")
-    if licence is None or sha256_of(licence.data) != APACHE_SHA256:
-        yield "LICENSE", "is not the verbatim Apache-2.0 text; restore it"
-    notice = " ".join(facts.text("NOTICE").split())
-    texts = [path for path in facts.files if path.startswith("LICENSES/")]
-    for path in texts:
-        if " ".join(facts.text(path).split()) not in notice:
-            yield "NOTICE", f"does not quote {path}; add its text"
-    if not texts:
-        yield "LICENSES", "holds no text; add the licences of the validation sources"
+    yield from licence_problems({path: file.data for path, file in facts.files.items()})
 
 
 def _pairing(facts: RepoFacts) -> Findings:
-    lines = [line.split() for line in facts.text("reference.version").splitlines()]
-    stated = {line[0]: line[1] for line in lines if len(line) == 2 and line[0] != "#"}  # noqa: PLR2004 - a name and a value
+    stated = pairing_of(facts.text("reference.version"))
     if stated.pop("mmaemu", None) != _version(facts):
         yield "reference.version", f"expected the line `mmaemu {_version(facts)}`"
     try:

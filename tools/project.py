@@ -197,3 +197,15 @@ def tier_and_reason(text: str) -> tuple[str, str]:
     if not tier or not reason.strip():
         raise argparse.ArgumentTypeError(f"expected TIER=REASON, got {text!r}")
     return tier, reason.strip()
+
+
+def add_waivers(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names tiers whose device part was not run, with the reason."""
+    parser.add_argument(
+        "--device-not-run",
+        metavar="TIER=REASON",
+        type=tier_and_reason,
+        action="append",
+        default=[],
+        help="accept that a tier's device part was not run, and state the reason",
+    )

@@ -27,11 +27,11 @@ from project import (
     TARGETS,
     Project,
     Release,
+    add_waivers,
     changelog_section,
     is_fragment,
     load_project,
     tag_of,
-    tier_and_reason,
     version_in,
 )
 
@@ -668,14 +668,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--environment", type=Path, help="the publishing environment, as JSON")
     parser.add_argument("--rulesets", type=Path, help="the tag rulesets, as JSON")
     parser.add_argument("--dry-run", action="store_true", help="write no commit object")
-    parser.add_argument(
-        "--device-not-run",
-        metavar="TIER=REASON",
-        type=tier_and_reason,
-        action="append",
-        default=[],
-        help="accept a device part that was not run",
-    )
+    add_waivers(parser)
     arguments = parser.parse_args(argv)
     return guarded(parser.prog, lambda: _action(arguments))
 

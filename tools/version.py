@@ -27,12 +27,12 @@ from findings import UnusableError, guarded
 from project import (
     REFERENCE,
     Project,
+    add_waivers,
     changelog_section,
     fragments,
     load_project,
     parse_version,
     replace_version,
-    tier_and_reason,
 )
 
 CHANGELOG: Final = "CHANGELOG.md"
@@ -266,14 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--date", required=True, help="the release date")
     parser.add_argument("--root", type=Path, default=ROOT, help="the project")
     parser.add_argument("--dry-run", action="store_true", help="say what would change")
-    parser.add_argument(
-        "--device-not-run",
-        metavar="TIER=REASON",
-        type=tier_and_reason,
-        action="append",
-        default=[],
-        help="state among the limitations that a tier's device part was not run",
-    )
+    add_waivers(parser)
     arguments = parser.parse_args(argv)
     return guarded(parser.prog, lambda: _action(arguments))
 
