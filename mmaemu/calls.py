@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -99,6 +99,7 @@ class Accumulation:
         problem: sizes and formats, as the caller sees them.
         plan: chains and slices.
         resolution: the split-K decision with its caution.
+        chosen: backends that were selected before, by the name that was asked for.
     """
 
     profile: Profile
@@ -106,6 +107,19 @@ class Accumulation:
     problem: GemmProblem
     plan: GemmPlan
     resolution: Resolution
+    chosen: dict[str, Backend] = field(default_factory=dict)
+
+    def backend(self, request: AccumulateRequest, name: str) -> Backend:
+        """Select the backend for a request of this call; a choice stays while it is available.
+
+        Sizes, formats, device and settings are those of the first selection, so a backend that is
+        still available would be accepted again.
+        """
+        backend = self.chosen.get(name)
+        if backend is None or not backend.status(request.device).available:
+            backend, _ = select(request, name)
+            self.chosen[name] = backend
+        return backend
 
     def cautions(self) -> list[str]:
         """What a user should know about the evidence, in sentences."""
@@ -402,7 +416,7 @@ def scaled_mm(call: ScaledMM, *, grad: bool, stacklevel: int = 2) -> torch.Tenso
         call.mat2.view(torch.uint8).t(),
         accumulation,
     )
-    backend, _ = select(request, call.backend)
+    backend = accumulation.backend(request, call.backend)
     epilogue = epilogues.prepare(
         call.scale_a,
         call.scale_b,
@@ -438,7 +452,7 @@ def accumulate(call: Accumulate, *, stacklevel: int = 2) -> torch.Tensor:
         check_backend(call.backend)
         shape = (request.M, request.N)
         return torch.zeros(shape, dtype=torch.float32, device=request.device)
-    backend, _ = select(request, call.backend)
+    backend = accumulation.backend(request, call.backend)
     return execute.accumulate(backend.accumulate, request)
 
 

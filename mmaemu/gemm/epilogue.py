@@ -29,6 +29,7 @@ PIECE = 1 << 15
 OUT_FORMATS = ("fp32", "bf16", "fp16", "e4m3", "e5m2")
 """Short names of the output formats."""
 
+_OUT_DTYPES = frozenset(getattr(torch, str(FORMATS[name].torch_name)) for name in OUT_FORMATS)
 _FP32 = FORMATS["fp32"]
 _MAGNITUDE = 0x7FFFFFFF
 _INFINITY = 0x7F800000
@@ -153,7 +154,7 @@ def prepare(
         TypeError: a scale is no fp32 tensor, or out_dtype none of the five.
         ValueError: a scale has not exactly one element.
     """
-    if not isinstance(out_dtype, torch.dtype) or format_of(out_dtype).name not in OUT_FORMATS:
+    if not isinstance(out_dtype, torch.dtype) or out_dtype not in _OUT_DTYPES:
         raise TypeError(
             "out_dtype must be torch.float32, bfloat16, float16, float8_e4m3fn or float8_e5m2; "
             f"got {out_dtype!r}"

@@ -12,6 +12,7 @@ import torch
 
 import mmaemu
 from mmaemu import calls
+from mmaemu.backends.base import BackendStatus
 from mmaemu.errors import (
     ExperimentalPresetWarning,
     ReferenceRejectsError,
@@ -600,16 +601,29 @@ class Fused:
     """A backend that does the epilogue itself."""
 
     name = "fused"
-    result = torch.zeros(16, 32, dtype=BF16)
+    available = True
+    result = torch.zeros(7, 32, dtype=BF16)
+
+    def status(self, device: torch.device) -> BackendStatus:
+        return BackendStatus(self.name, self.available, None, True, (), f"on {device}")
 
     def execute(self, request: AccumulateRequest, epilogue: Epilogue) -> torch.Tensor:
-        assert (request.M, epilogue.out_dtype) == (16, BF16)
+        assert (request.M, epilogue.out_dtype) == (7, BF16)
         return self.result
 
 
-def test_a_backend_may_do_the_epilogue_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "select", lambda *_: (Fused(), ()))
-    assert run(*operands(), out_dtype=BF16) is Fused.result
+def test_a_backend_may_do_the_epilogue_itself_and_is_kept_while_available(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls._decide_scaled_mm.cache_clear()
+    fused = Fused()
+    answers = iter([(fused, ())])
+    with monkeypatch.context() as patch:
+        patch.setattr(calls, "select", lambda *_: next(answers))
+        for _ in range(3):
+            assert run(*operands(M=7), out_dtype=BF16) is fused.result
+    fused.available = False
+    assert run(*operands(M=7), out_dtype=BF16) is not fused.result
 
 
 # CUDA graphs
