@@ -145,7 +145,8 @@ def scaled_mm(call: calls.ScaledMM) -> torch.Tensor:
     """Run a scaled_mm call through the operator; arguments as `mmaemu.api.scaled_mm`."""
     *tensors_to_fast, out, profile, splitk, backend = call
     slices, scheme = _split_fields(splitk)
-    grad = calls.requires_grad(call.tensors)
+    # torch 2.6 cannot trace a property of a named tuple, so this is spelled out.
+    grad = calls.requires_grad((*tensors_to_fast[:6], out))
     if grad and not torch.compiler.is_compiling():
         calls.refuse(call, grad=True)  # Before autograd looks for a derivative and finds none.
     options = (_profile_name(profile), slices, scheme, backend, grad)
