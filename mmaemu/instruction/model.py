@@ -7,7 +7,8 @@ object that the user makes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from mmaemu.formats import FORMATS
@@ -27,9 +28,23 @@ FP8_PAIRS: tuple[tuple[str, str], ...] = tuple(
 INTEGER_FORMATS = ("int8",)
 OUTPUT_FRACTION_BITS: dict[str, int] = {"fp32": 23, "fp16": 10, "fp64": 52, "int32": 0}
 
-# A sum of dot_length terms below 2^(fraction_bits + 3) units stays below this many bits, so that
-# int64 holds it and its conversion to float64, which finds its leading bit, is exact.
+# A sum of at most this many bits fits int64, and its conversion to float64, which finds its leading
+# bit, is exact.
 _SUM_BITS = 52
+# Formats without special values and negative exponents: their products are integers of one unit.
+_WHOLE_FORMATS = {
+    fmt.name for fmt in FORMATS.values() if fmt.specials == "finite" and fmt.min_exponent >= 0
+}
+_IEEE_KINDS: tuple[Kind, ...] = ("exact sum", "fma", "product tree")
+# Attribute -> the kinds whose algorithm looks at it.
+_PARAMETERS: dict[str, tuple[Kind, ...]] = {
+    "min_exponent": ("aligned", "group sums"),
+    "accumulator": ("aligned",),
+    "groups": ("aligned", "group sums", "two-stage"),
+    "scale_format": ("aligned", "group sums"),
+    "accumulator_window": ("two-stage",),
+    "overflow": ("integer",),
+}
 
 
 @dataclass(frozen=True)
@@ -197,8 +212,17 @@ def _check_inputs(model: InstructionModel) -> None:
 
 
 def _check_sum_fits(model: InstructionModel) -> None:
-    bits = model.dot_length.bit_length() + model.fraction_bits + 3
-    if model.kind == "aligned" and bits > _SUM_BITS:
+    if model.kind not in {"aligned", "group sums"}:
+        return
+    # Significands of products and of scale products lie below 4. A group sum has the exponent 0.
+    largest = 4.0
+    if model.kind == "group sums":
+        largest = max(FORMATS[a].max_finite * FORMATS[b].max_finite for a, b in model.inputs)
+    if model.scale_format is not None:
+        largest *= 4
+    term_bits = math.ceil(math.log2(largest)) + 1
+    bits = model.dot_length.bit_length() + model.fraction_bits + term_bits
+    if bits > _SUM_BITS:
         raise ValueError(
             f"a sum of {model.dot_length} products on {model.fraction_bits} fraction bits needs "
             f"{bits} bits, more than the {_SUM_BITS} that are exact here; lower one of the two"
@@ -220,28 +244,47 @@ def _check_groups(model: InstructionModel) -> None:
         )
 
 
-def _check_kind(model: InstructionModel) -> None:
+def _check_formats_of_kind(model: InstructionModel) -> None:
     names = [fmt for pair in model.inputs for fmt in pair]
-    if (model.kind == "integer") != (model.output == "int32") or (model.output == "int32") != all(
-        name in INTEGER_FORMATS for name in names
-    ):
+    integers = [name in INTEGER_FORMATS for name in names]
+    if {model.kind == "integer", model.output == "int32", *integers} == {True, False}:
         raise ValueError(
             "kind 'integer', output 'int32' and integer inputs go together; got kind "
             f"{model.kind!r}, output {model.output!r}, inputs {model.inputs!r}"
         )
     if model.kind != "fma" and "fp64" in (model.output, *names):
         raise ValueError(f"fp64 goes with kind 'fma' only, got kind {model.kind!r}")
-    whole = all(
-        name in FORMATS and FORMATS[name].specials == "finite" and FORMATS[name].min_exponent >= 0
-        for name in names
-    )
-    if model.kind == "group sums" and not whole:
+    if model.kind == "group sums" and not set(names) <= _WHOLE_FORMATS:
         raise ValueError(f"kind 'group sums' takes e2m1 and e2m3 only, got inputs {model.inputs!r}")
+
+
+def _check_length_of_kind(model: InstructionModel) -> None:
     if model.kind == "fma" and model.dot_length != 1:
         raise ValueError(f"kind 'fma' takes dot_length 1, got {model.dot_length}")
     if model.kind == "product tree" and model.dot_length & (model.dot_length - 1):
         raise ValueError(
             f"kind 'product tree' takes a power of two as dot_length, got {model.dot_length}"
+        )
+
+
+def _check_parameters_of_kind(model: InstructionModel) -> None:
+    """Refuse parameters that the algorithm would not look at."""
+    defaults = {field.name: field.default for field in fields(InstructionModel)}
+    for attribute, kinds in _PARAMETERS.items():
+        value = getattr(model, attribute)
+        if value != defaults[attribute] and model.kind not in kinds:
+            raise ValueError(
+                f"InstructionModel.{attribute} = {value!r} means nothing to kind {model.kind!r}; "
+                f"it belongs to {', '.join(map(repr, kinds))}"
+            )
+    full = OUTPUT_FRACTION_BITS[model.output]
+    if model.kind in _IEEE_KINDS and (model.rounding, model.result_fraction_bits) != (
+        "nearest even",
+        full,
+    ):
+        raise ValueError(
+            f"kind {model.kind!r} rounds to nearest even with all {full} fraction bits, got "
+            f"{model.rounding!r} and {model.result_fraction_bits}"
         )
 
 
@@ -263,7 +306,9 @@ _CHECKS = (
     _check_choices,
     _check_result,
     _check_inputs,
-    _check_kind,
+    _check_formats_of_kind,
+    _check_length_of_kind,
+    _check_parameters_of_kind,
     _check_sum_fits,
     _check_groups,
     _check_scales,

@@ -394,19 +394,28 @@ def get_preset(name: str | InstructionModel, *, warn: bool = True) -> Instructio
         TypeError: neither a str nor an InstructionModel.
         KeyError: no such model, or a refused name; the message says why.
     """
+    return find_preset(name, warn=warn)
+
+
+def find_preset(name: str | InstructionModel, *, warn: bool = True) -> InstructionModel:
+    """Return what `get_preset` returns, for a function that the user calls.
+
+    Arguments and errors are those of `get_preset`. Warnings point to the caller of the function
+    that calls this one.
+    """
     if isinstance(name, InstructionModel):
         return name
     model = _named(name)
     if warn and name in WARNING_ALIASES:
         message = f"preset {name!r}: {WARNING_ALIASES[name]}"
-        warnings.warn(message, ExperimentalPresetWarning, stacklevel=2)
+        warnings.warn(message, ExperimentalPresetWarning, stacklevel=3)
     if warn and model.maturity == "model only" and model.name not in _warned:
         _warned.add(model.name)
         warnings.warn(
             f"instruction model {model.name!r} has maturity 'model only': it follows "
             f"{' and '.join(model.sources)}, and no recording confirms its bits",
             ExperimentalPresetWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return model
 

@@ -98,8 +98,9 @@ def test_dot_warns_for_names_only(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dot(a, a, preset=MODELS["turing_fp16_fp32"])
-    with pytest.warns(ExperimentalPresetWarning, match="turing_fp16_fp32"):
+    with pytest.warns(ExperimentalPresetWarning, match="turing_fp16_fp32") as seen:
         dot(a, a, preset="turing_fp16_fp32")
+    assert [warning.filename for warning in seen] == [__file__]
 
 
 SCALED = MODELS["tcgen05_mxf8f6f4"]

@@ -122,8 +122,9 @@ def test_an_own_model_comes_back_as_it_is() -> None:
 
 def test_model_only_rows_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "_warned", set())
-    with pytest.warns(ExperimentalPresetWarning, match="tcgen05_nvfp4"):
+    with pytest.warns(ExperimentalPresetWarning, match="tcgen05_nvfp4") as seen:
         get_preset("tcgen05_nvfp4")
+    assert [warning.filename for warning in seen] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         get_preset("tcgen05_nvfp4")
@@ -279,10 +280,25 @@ BAD_FIELDS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"kind": "group sums"}, ValueError, "takes e2m1 and e2m3 only"),
     ({"kind": "fma"}, ValueError, "'fma' takes dot_length 1"),
     ({"kind": "product tree", "dot_length": 6}, ValueError, "power of two"),
+    ({"kind": "two-stage", "accumulator": "late"}, ValueError, "means nothing to kind 'two-stage'"),
+    ({"accumulator_window": 3}, ValueError, "it belongs to 'two-stage'"),
+    ({"overflow": "clamp"}, ValueError, "it belongs to 'integer'"),
+    ({"kind": "exact sum"}, ValueError, "nearest even with all 23 fraction bits"),
+    ({"kind": "fma", "dot_length": 1, "result_fraction_bits": 23}, ValueError, "nearest even"),
     ({"groups": ((0, 2),)}, ValueError, "every residue"),
     ({"groups": ((0, 1), (2,))}, ValueError, "of equal size"),
     ({"groups": ((0,), (1,)), "dot_length": 15}, ValueError, "multiple of the 2 residues"),
     ({"scale_format": "ue8m0"}, ValueError, "go together"),
+    (
+        {
+            "kind": "group sums",
+            "inputs": (("e2m3", "e2m3"),),
+            "dot_length": 64,
+            "fraction_bits": 40,
+        },
+        ValueError,
+        "lower one of the two",
+    ),
     ({"scale_format": "fp32", "scale_block": 32}, ValueError, "scale_format must be one of"),
     ({"scale_format": "ue8m0", "scale_block": 32}, ValueError, "multiple of scale_block"),
 ]
