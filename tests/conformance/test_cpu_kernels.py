@@ -1,0 +1,323 @@
+"""Every CPU kernel against the reference backend, bit for bit.
+
+The table of kernels times operand families, shapes and plans. Operands lie at odd addresses in
+blocks full of NaN codes, and outputs between guard words, so that nothing beside them may count
+or change. Failures name the kernel, the case and its seed, and show both bit patterns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from mmaemu.backends import reference
+from mmaemu.backends.cpu import CpuBackend, backends
+from mmaemu.backends.cpu.library import KERNELS
+from mmaemu.gemm import epilogue as epilogues
+from mmaemu.gemm import execute
+from mmaemu.gemm.plan import GemmPlan
+from mmaemu.gemm.request import AccumulateRequest
+from mmaemu.gemm.splitk import UNSPLIT, SplitK
+from mmaemu.instruction.model import InstructionModel
+from mmaemu.instruction.models import get_preset
+from mmaemu.testing import assert_bitwise_equal
+from mmaemu.testing.operands import FAMILIES, operands
+
+Codes = NDArray[np.unsignedinteger[Any]]
+CPU = torch.device("cpu")
+PAIRS = tuple(product(("e4m3", "e5m2"), ("e4m3", "e5m2")))
+PLANS = (
+    (UNSPLIT, None),
+    (UNSPLIT, 128),
+    (SplitK(3, "serial"), None),
+    (SplitK(3, "serial"), 128),
+    (SplitK(5, "pairwise"), None),
+    (SplitK(4, "pairwise"), 128),
+    (SplitK(4, "contiguous"), None),
+    (SplitK(3, "contiguous"), 128),
+)
+MODELS = tuple(get_preset(name, warn=False) for name in ("ada", "hopper", "b200_mma_sync"))
+# Shapes that cross the edges of panels, units and steps; one is taken per case, in turn.
+SHAPES = ((5, 33, 200), (17, 70, 131), (1, 64, 96), (33, 1, 260), (4, 129, 47), (12, 16, 128))
+GUARD = 32
+GUARD_BITS = 0x7FC0BEEF
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One row of the table: an instruction set and a kernel of the library."""
+
+    backend: CpuBackend
+    kernel: str
+
+    def __str__(self) -> str:
+        return f"{self.backend.name}/{self.kernel}"
+
+
+def _available() -> Iterator[Kernel]:
+    for backend in backends():
+        if backend.status(CPU).available:
+            scalar = backend.isa == "scalar"
+            for kernel in KERNELS:
+                if (kernel == "scalar") == scalar:
+                    yield Kernel(backend, kernel)
+
+
+TABLE = tuple(_available())
+FAST = tuple(row for row in TABLE if row.kernel != "scalar")
+
+
+def test_there_is_a_library_for_this_platform() -> None:
+    assert FAST, [backend.status(CPU).reason for backend in backends()]
+
+
+def can_run(row: Kernel, request: AccumulateRequest) -> bool:
+    """Whether the kernel does the request's model; the widest one does all."""
+    model = request.model
+    if row.kernel == "floor_fma":
+        return model.fraction_bits == 13 and not model.late_c
+    return row.kernel != "cvtt" or model.dot_length <= 32
+
+
+def embedded(codes: Codes, *, pad: int, offset: int) -> torch.Tensor:
+    """The codes as a view of a larger block of NaN codes, `offset` bytes in, rows padded."""
+    rows, depth = codes.shape
+    block = torch.full((rows * (depth + pad) + 64,), 0xFF, dtype=torch.uint8, device=CPU)
+    start = -block.data_ptr() % 16 + offset
+    view = block[start : start + rows * (depth + pad)].view(rows, depth + pad)[:, :depth]
+    return view.copy_(torch.from_numpy(codes))
+
+
+def make_request(
+    codes: tuple[Codes, Codes],
+    formats: tuple[str, str],
+    model: InstructionModel,
+    plan: tuple[SplitK, int | None],
+    *,
+    pad: int = 5,
+    offset: int = 3,
+) -> AccumulateRequest:
+    a = embedded(codes[0], pad=pad, offset=offset)
+    b = embedded(codes[1], pad=pad and pad + 1, offset=offset and offset + 4)
+    return AccumulateRequest(a, b, *formats, model, GemmPlan(a.shape[1], *plan))
+
+
+def run(row: Kernel, request: AccumulateRequest, *, threads: int = 1) -> torch.Tensor:
+    """The kernel's result, computed between guard words at an odd place."""
+    count = request.M * request.N
+    block = torch.full((count + 2 * GUARD,), GUARD_BITS, dtype=torch.int32, device=CPU)
+    out = block[GUARD - 1 : GUARD - 1 + count].view(request.M, request.N).view(torch.float32)
+    ran = row.backend.run(request, out, threads, row.kernel)
+    assert ran == row.kernel
+    guards = torch.cat((block[: GUARD - 1], block[GUARD - 1 + count :]))
+    assert bool((guards == GUARD_BITS).all()), f"{row} wrote beside its output"
+    return out
+
+
+def expected(request: AccumulateRequest) -> torch.Tensor:
+    out = torch.empty((request.M, request.N), dtype=torch.float32, device=CPU)
+    reference.accumulate(request, out)
+    return out
+
+
+def check(request: AccumulateRequest, what: str, *, table: tuple[Kernel, ...] = TABLE) -> None:
+    wanted = expected(request)
+    for row in table:
+        if can_run(row, request):
+            assert_bitwise_equal(run(row, request), wanted, msg=f"{row} {what}")
+
+
+@pytest.mark.parametrize("formats", PAIRS, ids="-".join)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_and_plans(family: str, formats: tuple[str, str]) -> None:
+    first = list(FAMILIES).index(family) + PAIRS.index(formats)
+    for index, (model, plan) in enumerate(product(MODELS, PLANS)):
+        shape = SHAPES[(first + index) % len(SHAPES)]
+        codes = operands(family, *shape, formats=formats, seed=index)
+        request = make_request(codes, formats, model, plan)
+        check(request, f"{family} {formats} {shape} {model.name} {plan} seed {index}")
+
+
+ROWS = (1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 63, 65, 127, 128, 129)
+COLUMNS = (1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 112, 127, 129)
+DEPTHS = (1, 2, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 127, 128, 129, 255, 257)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_shapes_at_the_edges(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for index in range(40):
+        shape = tuple(int(rng.choice(sizes)) for sizes in (ROWS, COLUMNS, DEPTHS))
+        formats = PAIRS[index % len(PAIRS)]
+        plan = PLANS[index % len(PLANS)]
+        codes = operands("uniform", *shape, formats=formats, seed=index)
+        place = {"pad": int(rng.integers(0, 3)), "offset": int(rng.integers(0, 16))}
+        request = make_request(codes, formats, MODELS[index % 2], plan, **place)
+        check(request, f"{shape} {formats} {plan} {place} seed {seed}", table=FAST)
+
+
+def test_a_k_that_is_packed_piece_by_piece() -> None:
+    codes = operands("uniform", 5, 40, 4096 + 40)
+    for model in MODELS:
+        check(make_request(codes, PAIRS[0], model, PLANS[1]), f"long K, {model.name}", table=FAST)
+
+
+@pytest.mark.parametrize("formats", PAIRS, ids="-".join)
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_every_pair_of_codes(model: InstructionModel, formats: tuple[str, str]) -> None:
+    """Row i ends in code i, column j in code j: all lone products, on zero and on accumulators."""
+    step = model.dot_length
+    last = np.arange(256, dtype=np.uint8).reshape(256, 1)
+    for lead, family in ((0, "uniform"), (step, "uniform"), (step, "spread")):
+        before = operands(family, 256, 256, lead, formats=formats, seed=lead)
+        codes = tuple(np.concatenate((part, last), axis=1) for part in before)
+        request = make_request((codes[0], codes[1]), formats, model, PLANS[0])
+        check(request, f"all pairs {formats} {model.name} after {lead} {family}", table=FAST)
+
+
+def test_random_bytes_in_every_place() -> None:
+    rng = np.random.default_rng(11)
+    for formats in PAIRS:
+        codes = (
+            rng.integers(0, 256, (20, 300), dtype=np.uint8),
+            rng.integers(0, 256, (80, 300), dtype=np.uint8),
+        )
+        for model in MODELS:
+            check(make_request(codes, formats, model, PLANS[3]), f"bytes {formats} {model.name}")
+
+
+OWN_MODELS = (
+    InstructionModel("late", 16, 13, 13, accumulator="late"),
+    InstructionModel("floor", 16, 13, 13, min_exponent=-10),
+    InstructionModel("short", 4, 23, 23, min_exponent=-131),
+    InstructionModel("middle", 8, 24, 23, min_exponent=-132),
+    InstructionModel("wide", 32, 25, 23, min_exponent=-133),
+    InstructionModel("widest", 64, 35, 23),
+    InstructionModel("coarse", 32, 6, 5),
+)
+
+
+@pytest.mark.parametrize("model", OWN_MODELS, ids=lambda model: model.name)
+def test_models_of_a_user(model: InstructionModel) -> None:
+    for index, family in enumerate(("uniform", "spread", "cancelling", "subnormal")):
+        formats = PAIRS[index]
+        codes = operands(family, 9, 37, 150, formats=formats, seed=index)
+        request = make_request(codes, formats, model, PLANS[index])
+        wanted = expected(request)
+        for row in TABLE:
+            if row.backend.refusal(request) is None:
+                out = torch.empty_like(wanted)
+                row.backend.accumulate(request, out)
+                assert_bitwise_equal(out, wanted, msg=f"{row} {model.name} {family}")
+
+
+def test_any_number_of_threads_gives_the_same_bits() -> None:
+    codes = operands("gaussian", 70, 700, 512, seed=3)
+    request = make_request(codes, PAIRS[0], MODELS[1], PLANS[1])
+    for row in FAST:
+        one = run(row, request)
+        for threads in (2, 3, 8):
+            assert_bitwise_equal(run(row, request, threads=threads), one, msg=f"{row} {threads}")
+
+
+def _collect(results: list[torch.Tensor], row: Kernel, request: AccumulateRequest) -> None:
+    results.append(run(row, request))
+
+
+def test_concurrent_callers() -> None:
+    codes = operands("uniform", 33, 90, 256, seed=4)
+    request = make_request(codes, PAIRS[0], MODELS[0], PLANS[2])
+    wanted = expected(request)
+    for row in FAST:
+        results: list[torch.Tensor] = []
+        workers = [
+            threading.Thread(target=_collect, args=(results, row, request)) for _ in range(8)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        for result in results:
+            assert_bitwise_equal(result, wanted, msg=str(row))
+        assert len(results) == len(workers)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_after_a_fork() -> None:
+    codes = operands("uniform", 40, 300, 512, seed=5)
+    request = make_request(codes, PAIRS[0], MODELS[0], PLANS[0])
+    wanted = [run(row, request, threads=2) for row in FAST]
+    child = os.fork()
+    if child == 0:
+        same = all(
+            torch.equal(run(row, request, threads=2), result)
+            for row, result in zip(FAST, wanted, strict=True)
+        )
+        os._exit(0 if same else 1)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+
+
+@pytest.fixture
+def upward_and_flushing() -> Iterator[ctypes.CDLL]:
+    """The calling thread rounds upward and flushes subnormals."""
+    library = ctypes.CDLL(None)
+    upward = {"x86_64": 0x800, "aarch64": 0x400000}[os.uname().machine]
+    supported = torch.set_flush_denormal(True)
+    library.fesetround(upward)
+    yield library
+    library.fesetround(0)
+    if supported:
+        torch.set_flush_denormal(False)
+
+
+@pytest.mark.skipif(not hasattr(os, "uname"), reason="sets the rounding mode through libm")
+def test_rounding_and_flushing_of_the_caller(upward_and_flushing: ctypes.CDLL) -> None:
+    codes = operands("spread", 9, 70, 300, formats=PAIRS[3], seed=6)
+    request = make_request(codes, PAIRS[3], MODELS[0], PLANS[1])
+    before = upward_and_flushing.fegetround()
+    results = [run(row, request) for row in TABLE]
+    assert upward_and_flushing.fegetround() == before != 0
+    upward_and_flushing.fesetround(0)
+    torch.set_flush_denormal(False)
+    wanted = expected(request)
+    for row, result in zip(TABLE, results, strict=True):
+        assert_bitwise_equal(result, wanted, msg=str(row)) if can_run(row, request) else None
+
+
+SCALES = (-0.37, -(2.0**-146), 2.0**100, 0.0, float("inf"), float("nan"))
+OUTPUTS = (
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+)
+
+
+@pytest.mark.parametrize("out_dtype", OUTPUTS, ids=str)
+@pytest.mark.parametrize("size", [(17, 33, 96), (64, 257, 96)], ids=["one call", "in parts"])
+def test_the_fused_epilogue(out_dtype: torch.dtype, size: tuple[int, int, int]) -> None:
+    backend = FAST[0].backend
+    for family, scale, extra in product(("spread", "nonfinite"), SCALES, (None, 2.0**-140)):
+        codes = operands(family, *size, formats=PAIRS[1], seed=7)
+        request = make_request(codes, PAIRS[1], MODELS[0], PLANS[0])
+        epilogue = epilogues.prepare(
+            torch.tensor(scale, dtype=torch.float32),
+            torch.tensor(1.0, dtype=torch.float32),
+            out_dtype=out_dtype,
+            scale_result=None if extra is None else torch.tensor(extra, dtype=torch.float32),
+        )
+        wanted = execute.execute(backend.accumulate, request, epilogue)
+        what = f"{family} {scale} {extra}"
+        assert_bitwise_equal(backend.execute(request, epilogue), wanted, msg=what)
