@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from packaging.markers import Marker
+from packaging.requirements import Requirement
 from packaging.utils import (
     InvalidSdistFilename,
     InvalidWheelFilename,
@@ -52,7 +54,20 @@ FIRST_WITH_LICENCE_FILES: Final = (2, 4)
 LOGS: Final = ("docs/validation_logs/", "docs/release_logs/")
 INFO_FILES: Final = frozenset({"METADATA", "WHEEL", "RECORD", "entry_points.txt"})
 # What an sdist must carry wherever the tree has it: without them it cannot be built or tested.
-SDIST_NEEDS: Final = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "LICENSES", "tests")
+SDIST_NEEDS: Final = (
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "LICENSE",
+    "LICENSES",
+    "NOTICE",
+    "README.md",
+    "noxfile.py",
+    "pyproject.toml",
+    "reference.version",
+    "tasks.py",
+    "tests",
+    "tools",
+)
 STALE: Final = re.compile(
     r"(^|/)(__pycache__|\.git|\.nox|\.venv[^/]*|\.[a-z_]+_cache|[^/]+\.egg-info)/"
     r"|^(build|dist|site)/"
@@ -90,8 +105,9 @@ def _file_name(artefact: Artefact) -> Problems:
         yield artefact.name, f"not a distribution's file name: {error}"
         return
     project = artefact.tree.project
-    if name != canonicalize_name(project.name):
-        yield artefact.name, f"the name is {name}, the project's is {project.name}"
+    stated = str(artefact.metadata.get("Name"))
+    if {name, canonicalize_name(stated)} != {canonicalize_name(project.name)}:
+        yield artefact.name, f"named {name}, in its metadata {stated}; expected {project.name}"
     if not artefact.name.startswith(f"{project.package}-{version}"):
         yield (
             artefact.name,
@@ -177,6 +193,28 @@ def _licence_files(artefact: Artefact) -> Problems:
 
 def _licence_texts(artefact: Artefact) -> Problems:
     return licence_problems(artefact.tree.files)
+
+
+def _for_extra(text: str, extra: str) -> str:
+    """A requirement of an extra as the metadata spells it."""
+    requirement = Requirement(text)
+    marker = f"({requirement.marker}) and " if requirement.marker else ""
+    requirement.marker = Marker(f"{marker}extra == '{extra}'")
+    return str(requirement)
+
+
+def _requirements(artefact: Artefact) -> Problems:
+    project = artefact.tree.project.document["project"]
+    expected = {str(Requirement(text)) for text in project.get("dependencies", [])}
+    for extra, texts in project.get("optional-dependencies", {}).items():
+        expected |= {_for_extra(text, extra) for text in texts}
+    found = {str(Requirement(text)) for text in artefact.metadata.get_all("Requires-Dist", [])}
+    for text in sorted(expected ^ found):
+        where = "pyproject.toml" if text in expected else "the metadata"
+        yield artefact.name, f"the requirement `{text}` is in {where} only; build again"
+    python = artefact.metadata.get("Requires-Python")
+    if python != project.get("requires-python"):
+        yield artefact.name, f"Requires-Python is {python}, not {project.get('requires-python')}"
 
 
 _CODE: Final = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.MULTILINE | re.DOTALL)
@@ -467,6 +505,7 @@ COMMON: Final[tuple[Rule[Artefact], ...]] = (
     Rule("DIST203", "LICENSE, NOTICE and LICENSES/ are declared and included.", _licence_files),
     Rule("DIST204", "LICENSE is verbatim, NOTICE quotes every text in LICENSES/.", _licence_texts),
     Rule("DIST205", "No link of the README is dead on the package index.", _readme_links),
+    Rule("DIST206", "Requirements and Python versions are pyproject.toml's.", _requirements),
     Rule("DIST303", "No member and no RECORD row occurs twice.", _duplicates),
     Rule("DIST304", "No name is absolute, climbs or is unportable.", _safe_names),
     Rule("DIST305", "Every file has mode 644 (a script in an sdist 755).", _modes),

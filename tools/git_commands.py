@@ -11,11 +11,16 @@ from typing import Final
 
 from findings import UnusableError
 
-# Switched off for every command: hooks that fail or rewrite, signing, tags that follow a push.
+# Switched off for every command: hooks that fail or rewrite, signing, what a push sends besides
+# its refspec, and a comment character that would eat a message.
 _OPTIONS: Final = (
     "core.hooksPath=/dev/null",
+    "core.commentChar=#",
+    "core.fsmonitor=false",
     "push.followTags=false",
     "push.gpgSign=false",
+    "push.pushOption=",
+    "push.recurseSubmodules=no",
     "commit.gpgSign=false",
     "tag.gpgSign=false",
     "tag.forceSignAnnotated=false",

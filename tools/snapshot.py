@@ -70,7 +70,7 @@ class Facts:
         tree: tree of the candidate; `changelog`, `fragments`, `reports` are files in it.
         release_tag: the local tag vX.Y.Z, if any.
         branches: local branches.
-        remote: refs of the target, tags peeled.
+        remote: refs of the target, tags peeled; `annotated` those that are annotated tags.
         previous: chain of snapshots from the tip to the root, `given` the tip asked for.
         development: every commit that no snapshot repository may hold.
         waivers: tiers whose device part was not run, with the reason.
@@ -91,6 +91,7 @@ class Facts:
     release_tag: Tag | None
     branches: tuple[str, ...]
     remote: dict[str, str]
+    annotated: frozenset[str]
     tree: str = ""
     changelog: str = ""
     fragments: tuple[str, ...] = ()
@@ -132,6 +133,13 @@ def published(facts: Facts) -> Commit | None:
     tip = facts.previous[0]
     parent = tip.parents[0] if tip.parents else None
     return tip if tip.data == snapshot_bytes(facts, parent) else None
+
+
+def planned(facts: Facts) -> str:
+    """Object name of the snapshot: the target's tip where it is there, else the one to write."""
+    done = published(facts)
+    parent = facts.previous[0].oid if facts.previous else None
+    return done.oid if done else object_name(snapshot_bytes(facts, parent))
 
 
 # --- rules on the development repository ---------------------------------------------------------
@@ -216,22 +224,21 @@ def _no_branch_named_like_the_tag(facts: Facts) -> Problems:
 
 
 def _release_tag(facts: Facts) -> Problems:
-    tag = facts.release_tag
-    if tag is None:
-        return
-    if tag.kind != "tag":
-        yield tag.name, "the release tag is lightweight; delete it, the right one is printed"
-    done = published(facts)
-    parent = facts.previous[0].oid if facts.previous else None
-    data = done.data if done else snapshot_bytes(facts, parent)
-    if tag.commit != object_name(data):
-        yield (
-            tag.name,
-            f"the tag is on {tag.commit[:12] or 'no commit'}, not on the snapshot "
-            f"{object_name(data)[:12]}; "
-            "a release tag is never moved: delete it if it was never pushed, else take the next "
-            "version",
-        )
+    here = facts.release_tag
+    ref = f"refs/tags/{facts.tag}"
+    places = [(here.name, here.kind == "tag", here.commit)] if here else []
+    if ref in facts.remote:
+        places.append((f"{facts.url} {ref}", ref in facts.annotated, facts.remote[ref]))
+    for where, annotated, commit in places:
+        if not annotated:
+            yield where, "the release tag is lightweight; it has to be annotated"
+        if commit != planned(facts):
+            yield (
+                where,
+                f"the tag is on {commit[:12] or 'no commit'}, not on the snapshot "
+                f"{planned(facts)[:12]}; a release tag is never moved: delete it if it was never "
+                "pushed, else take the next version",
+            )
 
 
 def _report(facts: Facts) -> Problems:
@@ -394,13 +401,11 @@ def _tag(git: Git, name: str) -> Tag | None:
     return Tag(name, kind, commit, date)
 
 
-def _remote_refs(git: Git, url: str) -> dict[str, str]:
-    """Refs of a remote; an annotated tag counts with the commit it names."""
-    refs: dict[str, str] = {}
-    for line in git.lines("ls-remote", url):
-        oid, ref = line.split("\t")
-        refs[ref.removesuffix("^{}")] = oid
-    return refs
+def _remote_refs(git: Git, url: str) -> tuple[dict[str, str], frozenset[str]]:
+    """Refs of a remote, an annotated tag with the commit it names; and which tags are annotated."""
+    pairs = [line.split("\t") for line in git.lines("ls-remote", url)]
+    peeled = frozenset(ref.removesuffix("^{}") for _, ref in pairs if ref.endswith("^{}"))
+    return {ref.removesuffix("^{}"): oid for oid, ref in pairs}, peeled
 
 
 def _chain(git: Git, url: str, tip: str) -> tuple[Commit, ...]:
@@ -471,7 +476,7 @@ def load(
     at_head = version_in(
         git.run("show", f"HEAD:{project.version_file}").decode(), project.version_file
     )
-    refs = _remote_refs(git, url)
+    refs, annotated = _remote_refs(git, url)
     candidate = _tag(git, f"rc/{tag_of(at_head)}")
     commit = candidate.commit if candidate else ""
     return Facts(
@@ -490,6 +495,7 @@ def load(
         release_tag=_tag(git, tag_of(at_head)),
         branches=git.lines("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads"),
         remote=refs,
+        annotated=annotated,
         tree=git.line("rev-parse", f"{commit}^{{tree}}") if commit else "",
         changelog=(git.find("show", f"{commit}:CHANGELOG.md") or "") if commit else "",
         fragments=_fragments(git, commit) if commit else (),
@@ -521,11 +527,8 @@ def _fragments(git: Git, commit: str) -> tuple[str, ...]:
 # --- plan and output -----------------------------------------------------------------------------
 
 
-def create(git: Git, facts: Facts) -> str:
+def create(git: Git, facts: Facts) -> None:
     """Write the snapshot commit and verify every byte of it.
-
-    Returns:
-        The commit's object name.
 
     Raises:
         UnusableError: git wrote another commit than the one planned.
@@ -549,7 +552,6 @@ def create(git: Git, facts: Facts) -> str:
             "compare `git cat-file commit` with the plan printed by --dry-run"
         )
     _verify(git, facts, oid)
-    return oid
 
 
 def _verify(git: Git, facts: Facts, oid: str) -> None:
@@ -644,15 +646,11 @@ def _action(arguments: argparse.Namespace) -> int:
     if outcome.exit_code:
         print(f"# snapshot: {len(outcome.findings)} findings; nothing is prepared")
         return outcome.exit_code
-    done = published(facts)
-    parent = facts.previous[0].oid if facts.previous else None
-    if done:
-        oid = done.oid
-    elif arguments.dry_run:
-        oid = object_name(snapshot_bytes(facts, parent))
+    oid = planned(facts)
+    if arguments.dry_run:
         print("# dry run: the commit object is not written")
-    else:
-        oid = create(Git(facts.project.root), facts)
+    elif published(facts) is None:
+        create(Git(facts.project.root), facts)
     print("\n".join(script(facts, oid, hosting) + checklist(facts.project.root)))
     return hosting.exit_code if hosting else outcome.exit_code
 

@@ -23,9 +23,13 @@ name = "pkgx"
 description = "A small package that stands in for the real one"
 readme = "README.md"
 requires-python = ">=3.10"
+dependencies = ["packaging>=24.2"]
 license = "Apache-2.0"
 license-files = ["LICENSE", "NOTICE", "LICENSES/*.txt"]
 dynamic = ["version"]
+
+[project.optional-dependencies]
+more = ["packaging>=26; python_version > '3.11'"]
 
 [tool.hatch.version]
 path = "pkgx/_version.py"

@@ -299,6 +299,24 @@ WHEEL_MUTANTS: dict[str, tuple[Change, set[str]]] = {
         edited(f"{INFO}/METADATA", "[the site](https://pkgx.invalid/)", "[x](docs/a.md)"),
         {"DIST205"},
     ),
+    "name in the metadata": (
+        edited(f"{INFO}/METADATA", "\nName: pkgx\n", "\nName: pkgy\n"),
+        {"DIST101"},
+    ),
+    "requirement added": (
+        edited(
+            f"{INFO}/METADATA", "License-File: NOTICE", "Requires-Dist: x\nLicense-File: NOTICE"
+        ),
+        {"DIST206"},
+    ),
+    "requirement lost": (
+        edited(f"{INFO}/METADATA", "Requires-Dist: packaging>=24.2\n", ""),
+        {"DIST206"},
+    ),
+    "other Python versions": (
+        edited(f"{INFO}/METADATA", "Requires-Python: >=3.10", "Requires-Python: >=3.9"),
+        {"DIST206"},
+    ),
     "member not in RECORD": (_unrecorded, {"DIST301"}),
     "row removed from RECORD": (_record_without_row, {"DIST301"}),
     "row too many in RECORD": (_record_row_too_many, {"DIST301"}),

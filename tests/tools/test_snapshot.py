@@ -286,6 +286,8 @@ HOSTILE = {
     "identity other": _config("user.name=Somebody Private", "user.email=somebody@private.invalid"),
     "encoding": _config("i18n.commitEncoding=ISO-8859-9", "core.quotePath=true"),
     "push settings": _config("push.default=matching", "remote.pushDefault=nowhere"),
+    "push options": _config("push.pushOption=ci.skip", "push.recurseSubmodules=check"),
+    "comment character": _config("core.commentChar=p", "tag.cleanup=scissors"),
     "display": _config("color.ui=always", "log.showSignature=true", "status.short=true"),
     "hidden untracked": _config("status.showUntrackedFiles=no"),
     "umask, locale, identity in the environment": _odd_environment,
@@ -451,6 +453,19 @@ def _tag_elsewhere_in_remote(rehearsal: Rehearsal) -> None:
     rehearsal.dev.git("push", "--quiet", str(rehearsal.remote), "HEAD:refs/tags/v0.1.0")
 
 
+def _lightweight_in_remote(rehearsal: Rehearsal) -> None:
+    tip = rehearsal.publish()
+    rehearsal.dev.git("push", "--quiet", str(rehearsal.remote), f"{tip}:refs/tags/v0.1.0")
+
+
+def _tag_on_older_snapshot(rehearsal: Rehearsal) -> None:
+    old = rehearsal.publish()
+    rehearsal.dev.candidate("0.1.1")
+    rehearsal.dev.git("tag", "-a", "v0.1.1", old, "-m", "too early")
+    rehearsal.dev.git("push", "--quiet", str(rehearsal.remote), "refs/tags/v0.1.1")
+    rehearsal.dev.git("tag", "-d", "v0.1.1")
+
+
 REFUSED: dict[str, tuple[Callable[[Rehearsal], None], set[str]]] = {
     "untracked file": (_untracked, {"SNAP101"}),
     "changed file": (_changed, {"SNAP101"}),
@@ -473,7 +488,9 @@ REFUSED: dict[str, tuple[Callable[[Rehearsal], None], set[str]]] = {
     "notes in the remote": (_note_in_remote, {"SNAP204"}),
     "another branch in the remote": (_branch_in_remote, {"SNAP204"}),
     "branch like the tag in the remote": (_branch_like_tag_in_remote, {"SNAP107", "SNAP204"}),
-    "tag elsewhere in the remote": (_tag_elsewhere_in_remote, {"SNAP204"}),
+    "tag elsewhere in the remote": (_tag_elsewhere_in_remote, {"SNAP108", "SNAP204"}),
+    "lightweight tag in the remote": (_lightweight_in_remote, {"SNAP108"}),
+    "tag on an older snapshot": (_tag_on_older_snapshot, {"SNAP108"}),
 }
 
 
@@ -489,7 +506,8 @@ def test_a_release_tag_in_the_ci_repository_is_refused(
 ) -> None:
     ci = Rehearsal(rehearsal.dev, bare("ci"), "ci")
     tip = ci.publish()
-    rehearsal.dev.git("push", "--quiet", str(ci.remote), f"{tip}:refs/tags/v0.1.0")
+    rehearsal.dev.git("tag", "-a", "v0.1.0", tip, "-m", "a mistake")
+    rehearsal.dev.git("push", "--quiet", str(ci.remote), "refs/tags/v0.1.0")
     assert ci.codes() == {"SNAP205"}
 
 
