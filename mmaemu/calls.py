@@ -107,7 +107,7 @@ class Accumulation:
     problem: GemmProblem
     plan: GemmPlan
     resolution: Resolution
-    chosen: dict[str, Backend] = field(default_factory=dict)
+    chosen: dict[str, Backend] = field(default_factory=dict, compare=False, repr=False)
 
     def backend(self, request: AccumulateRequest, name: str) -> Backend:
         """Select the backend for a request of this call; a choice stays while it is available.

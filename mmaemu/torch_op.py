@@ -143,18 +143,16 @@ for _op in (_scaled_mm, _scaled_mm_out, _accumulate):
 
 def scaled_mm(call: calls.ScaledMM) -> torch.Tensor:
     """Run a scaled_mm call through the operator; arguments as `mmaemu.api.scaled_mm`."""
-    *tensors_to_fast, out, profile, splitk, backend = call
-    slices, scheme = _split_fields(splitk)
-    # torch 2.6 cannot trace a property of a named tuple, so this is spelled out.
-    grad = calls.requires_grad((*tensors_to_fast[:6], out))
+    slices, scheme = _split_fields(call.splitk)
+    grad = calls.requires_grad(call.tensors)
     if grad and not torch.compiler.is_compiling():
         calls.refuse(call, grad=True)  # Before autograd looks for a derivative and finds none.
-    options = (_profile_name(profile), slices, scheme, backend, grad)
-    if out is None:
-        result: torch.Tensor = torch.ops.mmaemu.scaled_mm(*tensors_to_fast, *options)
+    arguments = (*call[:8], _profile_name(call.profile), slices, scheme, call.backend, grad)
+    if call.out is None:
+        result: torch.Tensor = torch.ops.mmaemu.scaled_mm(*arguments)
         return result
-    torch.ops.mmaemu.scaled_mm_out(*tensors_to_fast, *options, out)
-    return out
+    torch.ops.mmaemu.scaled_mm_out(*arguments, call.out)
+    return call.out
 
 
 def accumulate(call: calls.Accumulate) -> torch.Tensor:
