@@ -154,13 +154,15 @@ class Bin:
 
     Attributes:
         folder: path in the tree or the artefact.
-        modules: manifest entries by module name, None where the manifest is missing.
+        modules: manifest entries by module name, None where there is no manifest.
         files: bytes of everything else in the folder, by file name.
+        problem: why the manifest cannot be used, "" where it can.
     """
 
     folder: str
     modules: dict[str, dict[str, Any]] | None
     files: dict[str, bytes]
+    problem: str = ""
 
     @property
     def listed(self) -> dict[str, dict[str, Any]]:
@@ -169,11 +171,7 @@ class Bin:
 
 
 def bins(files: dict[str, bytes], package: str) -> tuple[Bin, ...]:
-    """The binary folders of a package: every folder named `bin` in it.
-
-    Raises:
-        UnusableError: a manifest that is no JSON object with `modules`.
-    """
+    """The binary folders of a package: every folder named `bin` in it."""
     found: dict[str, dict[str, bytes]] = {}
     for name, data in files.items():
         path = PurePosixPath(name)
@@ -185,14 +183,12 @@ def bins(files: dict[str, bytes], package: str) -> tuple[Bin, ...]:
 def _bin(folder: str, files: dict[str, bytes]) -> Bin:
     rest = {name: data for name, data in files.items() if name != MANIFEST}
     if MANIFEST not in files:
-        return Bin(folder, None, rest)
+        return Bin(folder, None, rest, f"no {MANIFEST}; freeze the binaries or remove them")
     try:
         modules = json.loads(files[MANIFEST])["modules"]
         return Bin(folder, {name: dict(entry) for name, entry in modules.items()}, rest)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnusableError(
-            f"{folder}/{MANIFEST}: expected a JSON object with `modules`, got {error!r}"
-        ) from error
+        return Bin(folder, None, rest, f"{MANIFEST} is no JSON object with `modules`: {error!r}")
 
 
 def load_tree(project: Project) -> Tree:

@@ -46,7 +46,7 @@ from archives import (
 from files import ROOT, sha256_of
 from findings import Outcome, Rule, SkipRule, UnusableError, apply_rules, run
 from licences import licence_problems
-from project import REFERENCE, load_project, pairing_of, parse_version, tag_of, version_in
+from project import REFERENCE, load_project, pairing_of, parse_version, tag_of
 
 Problems = Iterator[tuple[str, str]]
 LICENCES: Final = "licenses"
@@ -116,13 +116,16 @@ def _file_name(artefact: Artefact) -> Problems:
 
 
 def _versions(artefact: Artefact) -> Problems:
-    name = f"{artefact.tree.project.package}/_version.py"
-    runtime = artefact.text(artefact.tree.project.version_file)
+    runtime = re.findall(
+        r'^__version__ = "([^"]*)"$',
+        artefact.text(artefact.tree.project.version_file),
+        re.MULTILINE,
+    )
     found = {
         "file name": _stem(artefact)[-1],
         "metadata": str(artefact.metadata.get("Version")),
         "tree": artefact.tree.version,
-        "__version__": version_in(runtime, f"{artefact.name} {name}") if runtime else "(none)",
+        "__version__": " and ".join(runtime) or "(none)",
     }
     if len(set(found.values())) > 1:
         listed = ", ".join(f"{key} {value}" for key, value in found.items())
@@ -407,8 +410,8 @@ def _wheel_bins(artefact: Artefact) -> Problems:
 
 
 def _only_listed(folder: Bin) -> Problems:
-    if folder.modules is None:
-        yield folder.folder, f"no {MANIFEST}; freeze the binaries or remove them"
+    if folder.problem:
+        yield folder.folder, folder.problem
     for name in sorted(set(folder.files) - set(folder.listed)):
         yield f"{folder.folder}/{name}", f"not in {MANIFEST}; only listed binaries belong here"
     for name in sorted(set(folder.listed) - set(folder.files)):

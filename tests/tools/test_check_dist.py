@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import check_dist
-from archives import Options, bins, load_tree
+from archives import Options, load_tree
 from findings import UnusableError
 from project import load_project
 
@@ -354,6 +354,19 @@ WHEEL_MUTANTS: dict[str, tuple[Change, set[str]]] = {
         lambda a: a.drop("pkgx/data/bin/manifest.json"),
         {"DIST402", "DIST501", "DIST503"},
     ),
+    "manifest that is none": (
+        lambda a: a.edit("pkgx/data/bin/manifest.json", lambda _: b"[]"),
+        {"DIST402", "DIST501", "DIST503"},
+    ),
+    "version computed at run time": (
+        edited("pkgx/_version.py", '"0.1.0"', 'str("0.1.0")'),
+        {"DIST102", "DIST402"},
+    ),
+    "no metadata at all": (
+        lambda a: a.drop(f"{INFO}/METADATA"),
+        {"DIST101", "DIST102", "DIST103", "DIST104", "DIST105", "DIST201", "DIST202", "DIST203"}
+        | {"DIST206", "DIST301", "DIST401"},
+    ),
     "binary missing": (lambda a: a.drop("pkgx/data/bin/a.fatbin"), {"DIST402", "DIST501"}),
     "binary changed": (
         lambda a: a.edit("pkgx/data/bin/a.fatbin", lambda d: d[:-1] + b"\0"),
@@ -675,5 +688,3 @@ def test_unusable_input(project: Any, tmp_path: Path) -> None:
     broken.write_bytes(b"not a zip file")
     assert check_dist.main([str(broken), *source]) == 2
     assert check_dist.main([str(project.root / "README.md"), *source]) == 2
-    with pytest.raises(UnusableError, match="modules"):
-        bins({"pkgx/bin/manifest.json": b"[]"}, "pkgx")
