@@ -233,12 +233,19 @@ def _call_facts(call: ScaledMM, *, grad: bool, facts: Callable[[torch.Tensor], F
     )
 
 
-def _split_choice(splitk: Split) -> Split:
-    """Return a form of `splitk` whose type and value tell all forms apart."""
-    if type(splitk) is tuple and len(splitk) == len(SplitK.__slots__):
+def split_choice(splitk: Split) -> str | int | SplitK:
+    """Return a form of `splitk` that no other form is equal to, as 1, 1.0 and True are.
+
+    Raises:
+        TypeError: it is none of the possible forms.
+        ValueError: S and scheme do not go together.
+    """
+    if isinstance(splitk, tuple) and len(splitk) == len(SplitK.__slots__):
         return SplitK(*splitk)  # type: ignore[arg-type] # SplitK checks scheme and types itself.
-    if type(splitk) in (int, SplitK) or (type(splitk) is str and splitk == "auto"):
+    if isinstance(splitk, SplitK) or type(splitk) is int:
         return splitk
+    if isinstance(splitk, str) and splitk == "auto":
+        return "auto"
     raise TypeError(
         f"splitk must be 'auto', 1, a SplitK or a tuple (S, scheme); got {splitk!r} "
         f"({type(splitk).__name__})"
@@ -261,7 +268,7 @@ def prepare(call: ScaledMM, *, grad: bool, has_data: bool = True) -> Prepared:
         UnsupportedFeatureError: the model's slow accumulation or split-K is not known.
     """
     facts = _call_facts(call, grad=grad, facts=_facts if has_data else _facts_without_data)
-    return _decide_scaled_mm(facts, call.profile, _split_choice(call.splitk), _settings.state())
+    return _decide_scaled_mm(facts, call.profile, split_choice(call.splitk), _settings.state())
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
@@ -461,7 +468,7 @@ def prepare_accumulate(call: Accumulate) -> Accumulation:
     return _decide_accumulate(
         (_facts(call.a), _facts(call.b), call.use_fast_accum, call.out_dtype_for_split),
         call.profile,
-        _split_choice(call.splitk),
+        split_choice(call.splitk),
         _settings.state(),
     )
 

@@ -56,18 +56,15 @@ def _profile(name: str) -> str | Profile | None:
 
 
 def _split_fields(splitk: calls.Split) -> tuple[int, str]:
-    """Flatten a split; a scheme of "" stands for a bare int."""
-    if isinstance(splitk, str):
-        return 0, splitk
-    if isinstance(splitk, SplitK):
-        return splitk.S, splitk.scheme
-    if isinstance(splitk, tuple):
-        return splitk[0], splitk[1]
-    return splitk, ""
+    """Flatten a split; the scheme of a bare int is ""."""
+    choice = calls.split_choice(splitk)
+    if isinstance(choice, SplitK):
+        return choice.S, choice.scheme
+    return (0, choice) if isinstance(choice, str) else (choice, "")
 
 
 def _split(slices: int, scheme: str) -> calls.Split:
-    if not slices:
+    if scheme == "auto":
         return scheme
     return (slices, scheme) if scheme else slices
 

@@ -143,6 +143,9 @@ def test_fake_tensors_have_shape_and_type() -> None:
         with pytest.raises(UnsupportedFeatureError, match="would be resized"):
             mmaemu.scaled_mm(a, b.t(), scale, scale, out=torch.zeros(3, dtype=BF16), **ADA)
         plan = mmaemu.explain(a, b.t(), scale, scale, **ADA)
+        for splitk in (True, 1.0, (2.0, "serial"), "none", [2, "serial"]):
+            with pytest.raises(TypeError, match=r"splitk|SplitK"):
+                mmaemu.scaled_mm(a, b.t(), scale, scale, profile="ada", splitk=splitk)  # type: ignore[arg-type] # wrong on purpose
     assert plan == mmaemu.explain(A, B.t(), *SCALES, **ADA)
 
 
