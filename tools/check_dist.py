@@ -363,10 +363,14 @@ def _compare(artefact: Artefact, name: str, data: bytes) -> Problems:
 def _nothing_foreign(artefact: Artefact) -> Problems:
     package = artefact.tree.project.package
     known = artefact.tree.files
-    for name in artefact.files:
+    for name, data in artefact.files.items():
         inside = name.startswith(f"{package}/") or artefact.kind == "sdist"
-        if inside and name not in known and name != "PKG-INFO" and not STALE.search(name):
+        if not inside or name == "PKG-INFO" or STALE.search(name):
+            continue
+        if name not in known:
             yield f"{artefact.name} {name}", "not in the tree; remove stale output and build again"
+        elif known[name] != data and name.split("/")[0] not in (*SDIST_NEEDS, package):
+            yield f"{artefact.name} {name}", "not the tree's bytes; build again"
 
 
 def _no_stale_output(artefact: Artefact) -> Problems:

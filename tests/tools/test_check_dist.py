@@ -68,6 +68,8 @@ def add_binaries(root: Path) -> None:
     table.parent.mkdir(parents=True)
     platform = {"torch": "2.7.1+cu128", "cublaslt": "12.8.3.14", "gpu": "A GPU"}
     table.write_text(json.dumps({"platform": platform}), encoding="utf-8")
+    (root / "docs").mkdir()
+    (root / "docs" / "page.md").write_text("A page.\n", encoding="utf-8")
     (root / "tests").mkdir()
     (root / "tests" / "test_it.py").write_text("def test_it() -> None: ...\n", encoding="utf-8")
     with (root / "pyproject.toml").open("a", encoding="utf-8") as stream:
@@ -416,6 +418,7 @@ SDIST_MUTANTS: dict[str, tuple[Change, set[str]]] = {
     ),
     "a log": (lambda a: a.add(f"{TOP}/docs/validation_logs/x.json"), {"DIST403", "DIST406"}),
     "old build output": (lambda a: a.add(f"{TOP}/build/lib/pkgx/x.py"), {"DIST404"}),
+    "a page changed": (edited(f"{TOP}/docs/page.md", "A page", "Another"), {"DIST403"}),
     "foreign file": (lambda a: a.add(f"{TOP}/notes.txt"), {"DIST403"}),
     "executable without #!": (lambda a: a.mode(f"{TOP}/pyproject.toml", 0o100755), {"DIST305"}),
     "symbolic link": (
