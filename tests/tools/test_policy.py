@@ -258,6 +258,10 @@ def test_a_third_partys_text_is_kept_to_the_letter(repo: RepoFacts) -> None:
     assert found("REPO105", with_file(repo, "LICENSES/x.txt", b"no newline")) == []
 
 
+def test_a_macro_is_no_variable(repo: RepoFacts) -> None:
+    assert found("REPO202", with_file(repo, "mmaemu/a.h", f"#define {UNKNOWN} 1\n")) == []
+
+
 def test_ci_runs_the_readmes_test_command() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     extraction = next(
