@@ -1,6 +1,6 @@
-"""Check that the tree is the release that it says: versions, fragments, tiers, citation.
+"""Check that the tree is the release that it says: versions, tiers, citation, pages.
 
-    python tools/check_release.py [--version X.Y.Z] [--matrix MATRIX.json]
+    python tools/check_release.py [--version X.Y.Z] [--matrix MATRIX.json] [--junit XML ...]
         [--device-not-run TIER=REASON]
 
 Tier results are read from docs/validation_logs/<date>/<tier>/<tier>.json; one counts for HEAD if
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import check_docs
 import workflows
 from files import ROOT
 from findings import Outcome, Rule, SkipRule, UnusableError, apply_rules, run
@@ -338,7 +339,9 @@ def load_facts(
 def _check(arguments: argparse.Namespace) -> Outcome:
     waivers = dict(arguments.device_not_run)
     root = arguments.root.resolve()
-    return apply_rules(RULES, load_facts(root, arguments.version, arguments.matrix, waivers))
+    facts = load_facts(root, arguments.version, arguments.matrix, waivers)
+    pages = check_docs.load_facts(root, arguments.junit)
+    return apply_rules(RULES, facts) + apply_rules(check_docs.RULES, pages)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -350,6 +353,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", help="the version that every file must state")
     parser.add_argument("--matrix", type=Path, help="the result of ci.yml")
+    parser.add_argument(
+        "--junit", type=Path, nargs="+", default=[], help="JUnit reports, build/tiers/*.xml"
+    )
     parser.add_argument("--root", type=Path, default=ROOT, help="the repository")
     add_waivers(parser)
     return run(parser, _check, argv)

@@ -55,6 +55,8 @@ def ready(repository: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
     repository.write("pyproject.toml", with_tiers)
     repository.write(".github/workflows/ci.yml", WORKFLOW)
     repository.write("CITATION.cff", CITATION)
+    repository.write("docs/releasing.md", "# Releasing\n\n### H01 Push\n")
+    repository.write("docs/reference/requirements.md", "| R1 | It is pushed. | `H01` |\n")
     repository.write("reference.version", "pkgx 0.1.0\ntorch 2.7.1\n")
     commit = repository.commit("code")
     repository.candidate("0.1.0")
@@ -198,6 +200,16 @@ def test_a_matrix_result_that_is_not_given_is_inconclusive(
     assert "REL205 not decided: give --matrix" in capsys.readouterr().out
     assert check_release.main(["--root", str(ready.root), "--matrix", "/nonexistent"]) == 2
     assert check_release.main(["--root", str(ready.root), "--version", "0.2.0"]) == 1
+
+
+def test_the_pages_are_part_of_the_release_state(
+    ready: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--root", str(ready.root), "--matrix", str(tmp_path / "matrix.json")]
+    assert check_release.main(arguments) == 0
+    ready.write("docs/page.md", "See log:2026-11-30/t9.\n")
+    assert check_release.main(arguments) == 1
+    assert "docs/page.md: DOC202" in capsys.readouterr().out
 
 
 def test_an_invalid_citation_is_found(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
