@@ -1,4 +1,4 @@
-"""What the reference platform rejects: NUMERICS rule N22 as ordered tuples of small rules.
+"""What the reference platform rejects: rule N22 as ordered tuples of small rules.
 
 The rules are pure functions of `CallFacts`, a hashable description of a call without any tensor
 data, so that the verdict on a repeated call is found by one lookup. The order is that of

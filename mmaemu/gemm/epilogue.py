@@ -1,4 +1,4 @@
-"""From fp32 accumulators to the output: one scale, one or two roundings (NUMERICS 4; rule N19).
+"""From fp32 accumulators to the output: one scale, one or two roundings (rule N19).
 
     alpha = RN32(scale_a * scale_b)
     y     = RN32(acc * alpha + 0), so an exact zero is +0 and an underflow keeps its sign

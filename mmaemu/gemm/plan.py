@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How one split-K scheme deals out K and adds the slices (NUMERICS 4; rules N16 and N17).
+    """How one split-K scheme deals out K and adds the slices (rules N16 and N17).
 
     Attributes:
         tile_width: consecutive elements of K that always stay in one slice; None = all of K.

@@ -1,4 +1,4 @@
-"""Profile: a reference platform as data, and the profiles that come with the package (NUMERICS 5).
+"""Profile: a reference platform as data, and the profiles that come with the package (rule N21).
 
 A profile names the GPU, the library, the caller with its workspace, the instruction model, the
 table of recorded split-K decisions, and what the platform rejects. A user may make their own.

@@ -1,4 +1,4 @@
-"""Which split a call has: the resolution of splitk, first answer wins (NUMERICS 5, rule N21).
+"""Which split a call has: the resolution of splitk, first answer wins (rule N21).
 
 `resolve` is a function of its arguments, the settings and, for a live query only, of the GPU of
 this process. It gives a decision and a caution; `resolve_splitk` also issues the caution.

@@ -1,4 +1,4 @@
-"""The epilogue against exact rational arithmetic (NUMERICS 4; rule N19)."""
+"""The epilogue against exact rational arithmetic (rule N19)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan: chains, slices and their order (NUMERICS 4; rules N14..N17)."""
+"""The plan: chains, slices and their order (rules N14..N17)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from mmaemu.profiles.table import list_tables
 
 MIB = 1 << 20
 
-# NUMERICS 5: name, GPU, preset, caller, workspace, alignment.
+# As recorded: name, GPU, preset, caller, workspace, alignment.
 H100 = ("NVIDIA H100 PCIe", (9, 0), 114, "hopper")
 RTX4060 = ("NVIDIA GeForce RTX 4060", (8, 9), 24, "ada")
 PLATFORMS: dict[str, tuple[Any, ...]] = {

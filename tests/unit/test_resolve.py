@@ -1,4 +1,4 @@
-"""The resolution of splitk: every step, every error, and the order between them (NUMERICS 5)."""
+"""The resolution of splitk: every step, every error, and the order between them (rule N21)."""
 
 from __future__ import annotations
 
