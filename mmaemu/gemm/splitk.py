@@ -1,4 +1,4 @@
-"""How K is split into slices and how the slices are put together again (NUMERICS 4)."""
+"""How K is split into slices and how the slices are put together again (rules N14 to N17)."""
 
 from __future__ import annotations
 
