@@ -398,6 +398,17 @@ INLINE void transpose_b(const struct source *source, mmaemu_u32 *raw, mmaemu_i64
         }
 }
 
+/* Asks for the codes of b two cache lines ahead, once a line: its rows are too many streams for the
+ * hardware's prefetchers. A prefetch beside the operand is harmless. */
+INLINE void prefetch_b(const struct source *source, mmaemu_i64 begin, int rows)
+{
+    int row;
+    if (begin % 64 != 0)
+        return;
+    for (row = 0; row < rows && row < source->rows; ++row)
+        __builtin_prefetch(source->codes + row * source->ld + 128, 0, 2);
+}
+
 /* One block of b: columns from `column` on, k in [begin, end), padded with zeros to L. */
 INLINE void pack_b(const struct job *job, mmaemu_i64 column, mmaemu_i64 begin, mmaemu_i64 end,
                    int L)
@@ -411,6 +422,7 @@ INLINE void pack_b(const struct job *job, mmaemu_i64 column, mmaemu_i64 begin, m
     source.ld = request->ldb;
     source.rows = request->n - column;
     source.available = end - begin;
+    prefetch_b(&source, begin, job->narrow ? WIDTH : 4 * WIDTH);
     if (job->narrow)
         transpose_b(&source, raw, 0, L, 0);
     else if (source.rows >= 4 * WIDTH && source.available == L)
@@ -516,19 +528,20 @@ INLINE void block(const struct panel *panel, const float *a_value, const mmaemu_
 #pragma GCC unroll 2
     for (k = 0; k < L; ++k) {
         const vb low = panel->low[k];
+        vf a[UNITS];
 #pragma GCC unroll 4
-        for (u = 0; u < UNITS; ++u) {
-            vf previous = {0};
+        for (j = 0; j < 4; ++j) {
+            const vf b = panel->value[narrow ? k : 4 * k + j];
 #pragma GCC unroll 4
-            for (j = 0; j < 4; ++j) {
-                const vf a = narrow || j == 0
-                                 ? splat_load(a_value + (narrow ? 4 * u + j : u) * L + k)
-                                 : previous;
-                acc[u][j] = multiply_add(a, panel->value[narrow ? k : 4 * k + j], acc[u][j]);
-                previous = a;
+            for (u = 0; u < UNITS; ++u) {
+                if (narrow || j == 0)
+                    a[u] = splat_load(a_value + (narrow ? 4 * u + j : u) * L + k);
+                acc[u][j] = multiply_add(a[u], b, acc[u][j]);
             }
-            count[u] = count_below(count[u], low + (vb)splat(a_low[u * L + k]), exponent[u]);
         }
+#pragma GCC unroll 4
+        for (u = 0; u < UNITS; ++u)
+            count[u] = count_below(count[u], low + (vb)splat(a_low[u * L + k]), exponent[u]);
     }
 #pragma GCC unroll 4
     for (u = 0; u < UNITS; ++u)

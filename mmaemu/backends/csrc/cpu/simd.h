@@ -85,7 +85,15 @@ INLINE vb splat_byte(int x)
 
 INLINE vf splat_float(float x)
 {
-    return (vf){0} + x;
+#if defined(MMAEMU_ISA_IS_AVX512)
+    return (vf)_mm512_set1_ps(x);
+#elif defined(MMAEMU_ISA_IS_AVX2)
+    return (vf)_mm256_set1_ps(x);
+#elif defined(MMAEMU_ISA_IS_SSE2)
+    return (vf)_mm_set1_ps(x);
+#else
+    return (vf)vdupq_n_f32(x);
+#endif
 }
 
 /* The fp32 at `from` in every lane. Zen 4 loads two integer broadcasts a cycle but one of the

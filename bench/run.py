@@ -1,0 +1,398 @@
+"""Measure every backend against torch.mm in fp32 and the torch reference, in one process.
+
+    python bench/run.py                          table, bench.json and bench.png in build/bench
+    python bench/run.py --threads 2              with two threads everywhere
+    python bench/run.py --peer /path/to/python   also another installation's scaled_mm
+
+A round times torch.mm and the backend one after the other; results are medians of the rounds'
+ratios, so that a machine whose speed drifts changes both alike. Marks (marks.toml) are upper bounds
+of ratios or times: exit 1 if one is missed, 3 if one could not be measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE: Final = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import mmaemu  # noqa: E402 - the checkout's, whatever is installed
+from mmaemu.backends.base import Backend  # noqa: E402
+from mmaemu.backends.registry import FAMILIES, backends_status, select  # noqa: E402
+from mmaemu.gemm.plan import GemmPlan  # noqa: E402
+from mmaemu.gemm.request import AccumulateRequest  # noqa: E402
+from mmaemu.instruction.models import get_preset  # noqa: E402
+
+SCHEMA: Final = "mmaemu.bench/1"
+SHAPES: Final = ((64, 1920, 5760), (256, 4096, 1024), (16, 4096, 4096))
+SMALL: Final = (16, 128, 16)
+MODELS: Final = ("ada", "hopper")
+REFERENCE_SHAPE: Final = (64, 1920, 384)
+"""The reference is measured on a piece, since it is hundreds of times slower."""
+MET, MISSED, UNDECIDED = 0, 1, 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement.
+
+    Attributes:
+        backend: value of `backend=`, or "torch.mm".
+        model: instruction model, "" for torch.mm.
+        shape: M, K, N.
+        seconds: median time of a call.
+        rate: 1e9 products a second.
+        to_mm: time divided by torch.mm's in the same rounds.
+        to_reference: how many times as fast as the reference of the same model.
+    """
+
+    backend: str
+    model: str
+    shape: tuple[int, int, int]
+    seconds: float
+    rate: float
+    to_mm: float
+    to_reference: float | None = None
+
+
+@dataclass
+class Report:
+    """All of a run."""
+
+    machine: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    small: dict[str, float] = field(default_factory=dict)
+    peers: list[dict[str, Any]] = field(default_factory=list)
+    scaling: dict[str, dict[str, float]] = field(default_factory=dict)
+    marks: list[dict[str, Any]] = field(default_factory=list)
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def pairs(
+    first: Callable[[], object], second: Callable[[], object], rounds: int
+) -> tuple[float, float, float]:
+    """Median times of two calls taken in turn, and the median of second / first."""
+    first()
+    second()
+    times = [(timed(first), timed(second)) for _ in range(rounds)]
+    return (
+        statistics.median(x for x, _ in times),
+        statistics.median(y for _, y in times),
+        statistics.median(y / x for x, y in times),
+    )
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers depend on."""
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in _lines(Path("/proc/cpuinfo"))
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "mmaemu": mmaemu.__version__,
+        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def request_of(shape: tuple[int, int, int], model: str, device: torch.device) -> AccumulateRequest:
+    """Normal codes of both signs, fast accumulation, unsplit."""
+    m, k, n = shape
+    generator = torch.Generator().manual_seed(1)
+    a, b = (
+        torch.randn((rows, k), generator=generator, dtype=torch.float32, device="cpu")
+        .to(torch.float8_e4m3fn)
+        .view(torch.uint8)
+        .to(device)
+        for rows in (m, n)
+    )
+    return AccumulateRequest(a, b, "e4m3", "e4m3", get_preset(model, warn=False), GemmPlan(k))
+
+
+def usable(device: torch.device) -> list[str]:
+    """Backends that can be measured on a device, without the oracles among them."""
+    slow = ("reference", "cpu:scalar")
+    return [name for name, s in backends_status(device).items() if s.available and name not in slow]
+
+
+def runner(backend: Backend, request: AccumulateRequest) -> Callable[[], object]:
+    """A call of the backend alone."""
+    out = torch.empty((request.M, request.N), dtype=torch.float32, device=request.device)
+    if request.device.type != "cuda":
+        return lambda: backend.accumulate(request, out)
+
+    def on_device() -> None:
+        backend.accumulate(request, out)
+        torch.cuda.synchronize(request.device)
+
+    return on_device
+
+
+def reference_rate(model: str, device: torch.device) -> float:
+    """Products a second of the torch reference."""
+    request = request_of(REFERENCE_SHAPE, model, device)
+    call = runner(select(request, "reference")[0], request)
+    call()
+    seconds = statistics.median(timed(call) for _ in range(3))
+    return request.M * request.N * request.K / seconds
+
+
+def measure(report: Report, device: torch.device, rounds: int) -> None:
+    """Fill in the rows of all backends."""
+    rates = {model: reference_rate(model, device) for model in MODELS}
+    for shape in SHAPES:
+        m, k, n = shape
+        left = torch.randn((m, k), dtype=torch.float32, device=device)
+        right = torch.randn((n, k), dtype=torch.float32, device=device).t()
+        products = m * k * n
+        for model in MODELS:
+            request = request_of(shape, model, device)
+            for name in usable(device):
+                backend, _ = select(request, name)
+                mm, seconds, ratio = pairs(
+                    lambda: torch.mm(left, right),  # noqa: B023 - called at once
+                    runner(backend, request),
+                    rounds,
+                )
+                rate = products / seconds
+                row = Row(name, model, shape, seconds, rate / 1e9, ratio, rate / rates[model])
+                report.rows.append(row)
+                print_row(row)
+            row = Row("torch.mm", model, shape, mm, products / mm / 1e9, 1.0)
+            report.rows.append(row)
+            print_row(row)
+        for model in MODELS:
+            row = Row("reference", model, shape, products / rates[model], rates[model] / 1e9, 0.0)
+            report.rows.append(row)
+
+
+def print_row(row: Row) -> None:
+    """One line of the table."""
+    shape = "x".join(map(str, row.shape))
+    faster = "" if row.to_reference is None else f"{row.to_reference:8.1f} x reference"
+    print(
+        f"{row.backend:12} {row.model:7} {shape:14} {row.seconds * 1e3:9.3f} ms "
+        f"{row.rate:7.2f} Gp/s {row.to_mm:6.2f} x torch.mm {faster}",
+        flush=True,
+    )
+
+
+def measure_small(report: Report) -> None:
+    """Microseconds of small calls: the backend alone, and scaled_mm with all checks."""
+    m, k, n = SMALL
+    request = request_of(SMALL, "ada", torch.device("cpu"))
+    for name in usable(torch.device("cpu")):
+        report.small[name] = _median_call(runner(select(request, name)[0], request))
+    a = request.a.view(torch.float8_e4m3fn)
+    b = request.b.view(torch.float8_e4m3fn).t()
+    one = torch.ones((), dtype=torch.float32, device="cpu")
+
+    def call() -> object:
+        return mmaemu.scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    try:
+        report.small["scaled_mm"] = _median_call(call)
+    except mmaemu.MmaemuError:
+        report.small["scaled_mm"] = _median_call(
+            lambda: mmaemu.scaled_mm(
+                a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True, splitk=1
+            )
+        )
+    for name, seconds in report.small.items():
+        print(f"{name:12} {m}x{k}x{n}: {seconds * 1e6:.1f} us a call")
+
+
+def _median_call(call: Callable[[], object]) -> float:
+    call()
+    return statistics.median(timed(call) for _ in range(3000))
+
+
+def measure_scaling(report: Report, rounds: int) -> None:
+    """Wall and CPU time of one and two threads on the fastest CPU backend."""
+    request = request_of(SHAPES[0], "hopper", torch.device("cpu"))
+    names = usable(torch.device("cpu"))
+    if not names or (os.cpu_count() or 1) < 2:  # noqa: PLR2004 - two threads
+        return
+    call = runner(select(request, names[0])[0], request)
+    before = torch.get_num_threads()
+    times: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
+    for _ in range(rounds):
+        for threads, found in times.items():
+            torch.set_num_threads(threads)
+            spent = time.process_time()
+            wall = timed(call)
+            found.append((wall, time.process_time() - spent))
+    torch.set_num_threads(before)
+    wall_1, wall_2 = (statistics.median(w for w, _ in times[n]) for n in (1, 2))
+    cpu_1, cpu_2 = (statistics.median(c for _, c in times[n]) for n in (1, 2))
+    report.scaling[names[0]] = {"speedup": wall_1 / wall_2, "cpu_time": cpu_2 / cpu_1}
+    print(
+        f"{names[0]}: two threads {wall_1 / wall_2:.2f} x as fast, CPU time {cpu_2 / cpu_1:.2f} x"
+    )
+
+
+PEER: Final = """
+import json, statistics, sys, time, warnings
+warnings.simplefilter("ignore")
+import torch, mmaemu
+torch.set_num_threads(int(sys.argv[1]))
+result = []
+for m, k, n in json.loads(sys.argv[2]):
+    a = torch.randn(m, k).to(torch.float8_e4m3fn); b = torch.randn(n, k).to(torch.float8_e4m3fn).t()
+    one = torch.ones(())
+    call = lambda: mmaemu.scaled_mm(a, b, one, one, out_dtype=torch.float32, use_fast_accum=True,
+                                    splitk=1)
+    call()
+    times = []
+    for _ in range(3):
+        start = time.perf_counter(); call(); times.append(time.perf_counter() - start)
+    result.append(statistics.median(times))
+print(json.dumps({"version": mmaemu.__version__, "seconds": result}))
+"""
+
+
+def measure_peer(report: Report, interpreter: str) -> None:
+    """Time scaled_mm of the installation that an interpreter sees."""
+    shapes = [(m, k, n // 16 * 2) for m, k, n in SHAPES]
+    command = [interpreter, "-c", PEER, str(torch.get_num_threads()), json.dumps(shapes)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=HERE)
+    if done.returncode:
+        print(f"peer: not measured: {done.stderr.strip().splitlines()[-1:]}")
+        return
+    answer = json.loads(done.stdout.splitlines()[-1])
+    for (m, k, n), seconds in zip(shapes, answer["seconds"], strict=True):
+        row = {"version": answer["version"], "shape": (m, k, n), "rate": m * k * n / seconds / 1e9}
+        report.peers.append(row)
+        print(f"peer {answer['version']}: {m}x{k}x{n} {row['rate']:.2f} Gp/s")
+
+
+def judge(report: Report) -> int:
+    """Compare with the marks.
+
+    Returns:
+        0 all met, 1 one missed, 3 one not measured.
+    """
+    worst = MET
+    for mark in tomllib.loads((HERE / "marks.toml").read_text())["mark"]:
+        value = _value(report, mark)
+        if value is None:
+            verdict, code = "not measured", UNDECIDED
+        else:
+            met = value <= mark["most"] if "most" in mark else value >= mark["least"]
+            verdict, code = ("met", MET) if met else ("missed", MISSED)
+        bound = f"<= {mark['most']}" if "most" in mark else f">= {mark['least']}"
+        shown = "-" if value is None else f"{value:.2f}"
+        print(f"mark {mark['name']}: {shown} {bound}: {verdict}")
+        report.marks.append({**mark, "value": value, "verdict": verdict})
+        worst = code if worst == MET or code == MISSED else worst
+    return worst
+
+
+def _value(report: Report, mark: dict[str, Any]) -> float | None:
+    if mark["what"] == "microseconds":
+        seconds = report.small.get(mark["backend"])
+        return None if seconds is None else seconds * 1e6
+    if mark["what"] in {"speedup", "cpu_time"}:
+        return next((each[mark["what"]] for each in report.scaling.values()), None)
+    # The worse of the two models counts.
+    found = [
+        getattr(row, mark["what"])
+        for row in report.rows
+        if row.backend == mark["backend"] and list(row.shape) == mark.get("shape", list(row.shape))
+    ]
+    return (max if "most" in mark else min)(found, default=None)
+
+
+def draw(report: Report, path: Path) -> None:
+    """A bar chart of the rates."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    names = list(dict.fromkeys(row.backend for row in report.rows if row.model == "hopper"))
+    width = 0.8 / len(names)
+    for place, name in enumerate(names):
+        rows = [row for row in report.rows if row.backend == name and row.model == "hopper"]
+        at = [index + place * width for index in range(len(rows))]
+        axes.bar(at, [row.rate for row in rows], width, label=name)
+    axes.set_xticks([index + 0.4 - width / 2 for index in range(len(SHAPES))])
+    axes.set_xticklabels(["M, K, N = " + ", ".join(map(str, shape)) for shape in SHAPES])
+    axes.set_ylabel("1e9 products a second")
+    axes.set_title(f"hopper, {report.machine['threads']} thread(s), {report.machine['cpu']}")
+    axes.legend()
+    # Without the date and version that it would write, the file depends on the numbers alone.
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see the module docstring."""
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "bench")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--peer", action="append", default=[], metavar="PYTHON")
+    arguments = parser.parse_args(argv)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(arguments.threads)
+    device = torch.device(arguments.device)
+    report = Report(machine())
+    print(json.dumps(report.machine))
+    print("families:", ", ".join(family.name for family in FAMILIES))
+    measure(report, device, arguments.rounds)
+    measure_small(report)
+    measure_scaling(report, arguments.rounds)
+    for interpreter in arguments.peer:
+        measure_peer(report, interpreter)
+    code = judge(report)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    document = {"schema": SCHEMA, **asdict(report)}
+    text = json.dumps(document, indent=2, sort_keys=True) + "\n"
+    (arguments.out / "bench.json").write_text(text)
+    draw(report, arguments.out / "bench.png")
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
