@@ -57,7 +57,7 @@ def execute(
     """
     rows, columns = request.M, request.N
     out = torch.empty((rows, columns), dtype=epilogue.out_dtype, device=request.device)
-    if not request.K:
+    if not (out.numel() and request.K):
         # Zero bytes are +0 in every format; not every version of torch fills fp8 tensors.
         out.view(torch.uint8).zero_()
         return out
@@ -65,11 +65,12 @@ def execute(
         _accumulate(compute, request, out)
         epilogues.finish(out, epilogue, out)
         return out
-    band = max(1, BAND // max(columns, 1))
+    band = min(rows, max(1, BAND // columns))
+    acc = torch.empty((band, columns), dtype=torch.float32, device=request.device)
     for first in range(0, rows, band):
         part = replace(request, a=request.a[first : first + band])
-        acc = accumulate(compute, part)
-        epilogues.finish(acc, epilogue, out[first : first + band])
+        _accumulate(compute, part, acc[: part.M])
+        epilogues.finish(acc[: part.M], epilogue, out[first : first + band])
     return out
 
 

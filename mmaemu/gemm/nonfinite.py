@@ -1,4 +1,4 @@
-"""Inf and NaN codes: outputs whose IEEE sum is not finite get that value (NUMERICS 4; rule N18).
+"""Inf and NaN codes: outputs whose IEEE sum is not finite get that value (rule N18).
 
 A backend counts non-finite codes as zero. Afterwards every output that a NaN, 0 * Inf or opposite
 infinities reach becomes the canonical NaN, and one that infinities of one sign reach becomes that
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from mmaemu.gemm.request import AccumulateRequest
 
-_SCAN_PIECE = 1 << 22
-"""Codes looked at in one operation: bounds the memory of the scan to 4 MiB."""
+_SCAN_PIECE = 1 << 20
+"""Codes looked at in one operation, so that its intermediate results take a few MiB."""
 _LINES, _DEPTH = 256, 1024
 """Rows, columns and elements of K of one count: its indicators take at most 4 MiB per operand."""
 
