@@ -1,4 +1,7 @@
-"""Every exception and warning class of mmaemu. Messages say what was expected, what was got and the way out."""
+"""Every exception and warning class of mmaemu.
+
+Messages say what was expected, what was got and the way out.
+"""
 
 from __future__ import annotations
 

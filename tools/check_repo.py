@@ -49,7 +49,7 @@ JUNK: Final = re.compile(
     r"(^|/)(__pycache__|\.ipynb_checkpoints|\.DS_Store|Thumbs\.db|[^/]+\.egg-info|\.venv[^/]*)(/|$)"
     r"|\.(ipynb|py[cod]|orig|rej|swp|swo|bak|whl)$|~$"
 )
-VARIABLE: Final = re.compile(rf"\b{PREFIX}([A-Z][A-Z0-9_]*)\b")
+VARIABLE: Final = re.compile(rf"\b{PREFIX}([A-Z][A-Z0-9_]*[A-Z0-9])\b")
 FRAGMENT: Final = re.compile(r"(README\.md|(\d+|\+[\w-]+)(\.\d+)?)")
 C_SOURCES: Final = (".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".cuh")
 # Third-party texts are kept to the letter.

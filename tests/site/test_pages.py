@@ -117,7 +117,10 @@ def test_colour_schemes_differ(browser: webdriver.Chrome, site: str) -> None:
 def test_a_bad_page_is_caught(
     browser: webdriver.Chrome, tmp_path: Path, body: str, complaint: str
 ) -> None:
-    head = '<!doctype html><meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
+    head = (
+        '<!doctype html><meta name="viewport" content="width=device-width">'
+        '<link rel="icon" href="data:,">'
+    )
     (tmp_path / "bad.html").write_text(head + body)
     server = serve(tmp_path)
     try:
