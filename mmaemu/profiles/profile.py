@@ -234,7 +234,7 @@ def _experimental(name: str, preset: str, capability: tuple[int, int]) -> Profil
         workspace_bytes=None,
         align=None,
         splitk_table=None,
-        rejects=(),
+        rejects=_rejects_e5m2_output("both recorded GPUs"),
         maturity="experimental",
         splitk_maturity="none",
     )

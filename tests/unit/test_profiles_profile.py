@@ -57,6 +57,7 @@ def test_an_experimental_platform(name: str) -> None:
     assert profile.preset == EXPERIMENTAL[name]
     assert (profile.gpu_name, profile.splitk_table, profile.workspace_bytes) == (None, None, None)
     assert (profile.maturity, profile.splitk_maturity) == ("experimental", "none")
+    assert profile.rejects[0][:3] == ("e4m3", "e4m3", "float8_e5m2")
     assert "no recorded platform" in profile.description
     assert not profile.matches_device()
 
