@@ -119,7 +119,7 @@ def test_the_file_of_each_platform_is_in_bin(
     monkeypatch: pytest.MonkeyPatch, system: str, machine: str, suffix: str
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(cpu_library.sys, "platform", system)
+    monkeypatch.setattr(sys, "platform", system)
     name = file_name()
     assert name.endswith(suffix)
     check_file(BIN / name)

@@ -89,7 +89,7 @@ class _Template(NamedTuple):
 
 
 class _Local(threading.local):
-    """A thread's buffer. It is kept: the kernels need at most 8 MiB, whatever the request."""
+    """A thread's buffer. It is kept: the kernels need at most 13 MiB, whatever the request."""
 
     address = 0
     size = 0
@@ -116,7 +116,7 @@ class CpuBackend:
     def accumulate(self, request: AccumulateRequest, out: torch.Tensor) -> None:
         """Write the fp32 accumulators of a request; see `Backend.accumulate`.
 
-        Memory beside operands and output: at most 8 MiB per thread.
+        Memory beside operands and output: at most 13 MiB per thread.
 
         Raises:
             RuntimeError: the library does not do what it promised; never for a bad operand.

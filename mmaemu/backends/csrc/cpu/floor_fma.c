@@ -29,10 +29,11 @@
 #include "abi.h"
 #include "simd.h"
 
-#define TILE_ROWS 128
+#define TILE_ROWS 256
 #define TILE_COLUMNS 1024
 #define WINDOW 4096 /* k of the operand a kept packed at a time. */
 #define MAX_L 32
+#define CHUNK 64         /* k of the operand b transposed at a time: a cache line of codes. */
 #define UNIT (4 * WIDTH) /* Outputs of a unit. */
 
 #define SCALE 16           /* Sums are scaled by 2^SCALE. */
@@ -87,7 +88,9 @@ struct job {
     float *a_value;
     mmaemu_u32 *a_exponent;
     mmaemu_u32 *a_low;
-    mmaemu_i64 blocks; /* layout.blocks */
+    mmaemu_i64 blocks;      /* layout.blocks */
+    mmaemu_i64 chunk_begin; /* Transposed k of b. */
+    mmaemu_i64 chunk_end;
     mmaemu_i64 packed; /* Blocks of the walk that are packed, if all of them fit. */
     int narrow;
     int units; /* A multiple of UNITS. */
@@ -108,7 +111,7 @@ static struct layout layout_of(const struct mmaemu_request *request)
     layout.units = round_up(mmaemu_smaller(request->m, TILE_ROWS), 4 * UNITS);
     layout.blocks =
         request->k > WINDOW ? 1 : (request->k + request->dot_length - 1) / request->dot_length;
-    layout.bytes = (mmaemu_i64)sizeof(struct panel) + (mmaemu_i64)sizeof(vu) * MAX_L +
+    layout.bytes = (mmaemu_i64)sizeof(struct panel) + (mmaemu_i64)sizeof(vu) * CHUNK +
                    layout.units * 4 * UNIT * 4 +
                    layout.units * layout.blocks * request->dot_length * 12;
     return layout;
@@ -128,7 +131,7 @@ static void make_job(struct job *job, const struct mmaemu_request *request,
     job->tile = tile;
     job->panel = (struct panel *)scratch_memory;
     job->codes = (vu *)(job->panel + 1);
-    job->chain = (vf *)(job->codes + MAX_L);
+    job->chain = (vf *)(job->codes + CHUNK);
     job->slice = job->chain + vectors;
     job->slot = job->slice + vectors;
     job->total = job->slot + vectors;
@@ -137,6 +140,8 @@ static void make_job(struct job *job, const struct mmaemu_request *request,
         (mmaemu_u32 *)(job->a_value + layout.units * layout.blocks * request->dot_length);
     job->a_low = job->a_exponent + layout.units * layout.blocks * request->dot_length;
     job->blocks = layout.blocks;
+    job->chunk_begin = 0;
+    job->chunk_end = 0;
     job->packed = 0;
     job->narrow = 0;
     job->units = 0;
@@ -370,14 +375,14 @@ INLINE void load_rows(const struct source *source, mmaemu_i64 first, mmaemu_i64 
     }
 }
 
-/* The codes of one block of b as [k][lane] dwords: byte j of lane i is column j * step + i. */
-INLINE void transpose_b(const struct source *source, mmaemu_u32 *raw, mmaemu_i64 step, int L,
+/* The codes of `length` k of b as [k][lane] dwords: byte j of lane i is column j * step + i. */
+INLINE void transpose_b(const struct source *source, mmaemu_u32 *raw, mmaemu_i64 step, int length,
                         int whole)
 {
     int lane;
-    int half;
-    for (half = 0; half < L; half += 16)
-        for (lane = 0; lane < WIDTH; lane += 4) {
+    int part;
+    for (lane = 0; lane < WIDTH; lane += 4)
+        for (part = 0; part < length; part += 16) {
             v16 rows[4];
             v16w lanes[4][4];
             v16w square[4];
@@ -385,7 +390,7 @@ INLINE void transpose_b(const struct source *source, mmaemu_u32 *raw, mmaemu_i64
             int q;
 #pragma GCC unroll 4
             for (i = 0; i < 4; ++i) {
-                load_rows(source, lane + i, step, half, whole, rows);
+                load_rows(source, lane + i, step, part, whole, rows);
                 interleave(rows, lanes[i]);
             }
 #pragma GCC unroll 4
@@ -393,44 +398,55 @@ INLINE void transpose_b(const struct source *source, mmaemu_u32 *raw, mmaemu_i64
 #pragma GCC unroll 4
                 for (i = 0; i < 4; ++i)
                     square[i] = lanes[i][q];
-                transpose_store(square, raw + (half + 4 * q) * WIDTH + lane, WIDTH);
+                transpose_store(square, raw + (part + 4 * q) * WIDTH + lane, WIDTH);
             }
         }
 }
 
-/* Asks for the codes of b two cache lines ahead, once a line: its rows are too many streams for the
- * hardware's prefetchers. A prefetch beside the operand is harmless. */
-INLINE void prefetch_b(const struct source *source, mmaemu_i64 begin, int rows)
+/* Asks for the codes of b two cache lines ahead: its rows are too many streams for the hardware's
+ * prefetchers. A prefetch beside the operand is harmless. */
+INLINE void prefetch_b(const struct source *source, int rows)
 {
     int row;
-    if (begin % 64 != 0)
-        return;
     for (row = 0; row < rows && row < source->rows; ++row)
-        __builtin_prefetch(source->codes + row * source->ld + 128, 0, 2);
+        __builtin_prefetch(source->codes + row * source->ld + 2 * CHUNK, 0, 2);
 }
 
-/* One block of b: columns from `column` on, k in [begin, end), padded with zeros to L. */
-INLINE void pack_b(const struct job *job, mmaemu_i64 column, mmaemu_i64 begin, mmaemu_i64 end,
-                   int L)
+/* Transposes the codes of b up to the next multiple of CHUNK in k, so that every cache line of b is
+ * read once: rows a power of two apart push each other out of the cache between two blocks. */
+static __attribute__((noinline)) void load_chunk(struct job *job, mmaemu_i64 column,
+                                                 mmaemu_i64 begin)
 {
     const struct mmaemu_request *request = job->request;
-    struct panel *panel = job->panel;
     mmaemu_u32 *raw = (mmaemu_u32 *)job->codes;
+    const int length = CHUNK - (int)(begin % CHUNK);
     struct source source;
-    int k;
     source.codes = (const mmaemu_u8 *)request->b + column * request->ldb + begin;
     source.ld = request->ldb;
     source.rows = request->n - column;
-    source.available = end - begin;
-    prefetch_b(&source, begin, job->narrow ? WIDTH : 4 * WIDTH);
+    source.available = request->k - begin;
+    prefetch_b(&source, job->narrow ? WIDTH : 4 * WIDTH);
     if (job->narrow)
-        transpose_b(&source, raw, 0, L, 0);
-    else if (source.rows >= 4 * WIDTH && source.available == L)
-        transpose_b(&source, raw, WIDTH, L, 1);
+        transpose_b(&source, raw, 0, length, 0);
+    else if (source.rows >= 4 * WIDTH && source.available >= length)
+        transpose_b(&source, raw, WIDTH, length, 1);
     else
-        transpose_b(&source, raw, WIDTH, L, 0);
+        transpose_b(&source, raw, WIDTH, length, 0);
+    job->chunk_begin = begin;
+    job->chunk_end = begin + length;
+}
+
+/* One block of b: columns from `column` on, L of k from `begin` on, zeros where k ends. */
+INLINE void pack_b(struct job *job, mmaemu_i64 column, mmaemu_i64 begin, int L)
+{
+    struct panel *panel = job->panel;
+    const vu *codes;
+    int k;
+    if (begin < job->chunk_begin || begin >= job->chunk_end)
+        load_chunk(job, column, begin);
+    codes = job->codes + (begin - job->chunk_begin);
     for (k = 0; k < L; ++k) {
-        const vb code = (vb)job->codes[k];
+        const vb code = (vb)codes[k];
         const struct decoded bytes = decoder_bytes(&job->decoder_b, code);
         panel->exponent[k] = bytes.exponent;
         panel->low[k] = bytes.low;
@@ -575,10 +591,10 @@ INLINE void all_units(const struct job *job, mmaemu_i64 slot, int L, int narrow)
     {                                                                                              \
         all_units(job, slot, L, 1);                                                                \
     }                                                                                              \
-    static __attribute__((noinline)) void pack_b_##L(const struct job *job, mmaemu_i64 column,     \
-                                                     mmaemu_i64 begin, mmaemu_i64 end)             \
+    static __attribute__((noinline)) void pack_b_##L(struct job *job, mmaemu_i64 column,           \
+                                                     mmaemu_i64 begin)                             \
     {                                                                                              \
-        pack_b(job, column, begin, end, L);                                                        \
+        pack_b(job, column, begin, L);                                                             \
     }                                                                                              \
     static __attribute__((noinline)) void pack_a_##L(const struct job *job, mmaemu_i64 slot,       \
                                                      mmaemu_i64 begin, mmaemu_i64 end)             \
@@ -618,7 +634,7 @@ static void one_block(struct job *job, mmaemu_i64 column, mmaemu_i64 index, mmae
         (long_step ? pack_a_32 : pack_a_16)(job, slot, begin, end);
         job->packed = index + 1;
     }
-    (long_step ? pack_b_32 : pack_b_16)(job, column, begin, end);
+    (long_step ? pack_b_32 : pack_b_16)(job, column, begin);
     if (job->narrow)
         (long_step ? narrow_32 : narrow_16)(job, slot);
     else
@@ -655,6 +671,7 @@ static void one_panel(struct job *job, mmaemu_i64 column)
     struct mmaemu_walk walk = mmaemu_walk_start();
     struct mmaemu_run run;
     mmaemu_i64 index = 0;
+    job->chunk_end = 0;
     clear(job->chain, vectors);
     clear(job->slice, vectors);
     clear(job->slot, vectors);
