@@ -348,9 +348,13 @@ def _main(arguments: argparse.Namespace) -> int:
     print(
         f"replay_truth: {totals['values']} values of {totals['rows']} rows, "
         f"{totals['differing']} differ, {totals['not_run']} rows not run, "
-        f"{report['seconds']} s; report in {arguments.report}"
+        f"{report['seconds']} s; report in {_shown(arguments.report)}"
     )
     return code
+
+
+def _shown(path: Path) -> Path:
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
 if __name__ == "__main__":

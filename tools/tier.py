@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -25,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from files import ROOT, write_json
+from files import ROOT, write_bytes, write_json
 from findings import FAIL, INCONCLUSIVE, PASS, UNUSABLE, guarded
 
 SCHEMA: Final = "mmaemu.tier/1"
@@ -160,11 +159,16 @@ def environment() -> dict[str, str]:
 
 
 def commit_log(name: str, today: str) -> Path:
-    """Copy result and log of a tier to docs/validation_logs/<date>/<name>/."""
+    """Copy result, log and report of a tier to docs/validation_logs/<date>/<name>/.
+
+    The checkout's own path becomes "." there: a log is read elsewhere.
+    """
     folder = LOGS / today / name
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted(RESULTS.glob(f"{name}.*")) + sorted(RESULTS.glob(f"{name}-report.json")):
-        shutil.copyfile(path, folder / path.name)
+    for file in (f"{name}.json", f"{name}.log", f"{name}-report.json"):
+        source = RESULTS / file
+        if source.exists():
+            text = source.read_text(encoding="utf-8").replace(str(ROOT), ".")
+            write_bytes(folder / file, text.encode())
     return folder
 
 

@@ -24,7 +24,7 @@ def made(source: str, folder: Path) -> tier.Tier:
     """A tier that runs one small test file."""
     path = folder / "test_made.py"
     path.write_text(source)
-    return tier.Tier("t0", ("-m", "pytest", "-q", "-p", "no:cacheprovider", str(path)))
+    return tier.Tier("t0", ("-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ".", str(path)))
 
 
 CASES = {
@@ -72,7 +72,9 @@ def test_logs_are_copied_for_a_commit(
     assert tier.main(["t0", "--commit-log"]) == 0
     date = json.loads((results / "t0.json").read_text())["finished_at"][:10]
     copied = tmp_path / "logs" / date / "t0"
-    assert {path.name for path in copied.iterdir()} == {"t0.json", "t0.log", "t0.xml"}
+    assert {path.name for path in copied.iterdir()} == {"t0.json", "t0.log"}
+    assert "rootdir: ." in (copied / "t0.log").read_text()
+    assert str(tier.ROOT) in (results / "t0.log").read_text()
 
 
 def test_the_summary_adds_up(
