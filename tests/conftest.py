@@ -38,6 +38,9 @@ def pytest_configure() -> None:
     for setting in SETTINGS:
         if setting.audience == "package":
             os.environ.pop(setting.variable, None)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # There are as many workers as cores: more threads would only wait for each other.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

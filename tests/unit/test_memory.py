@@ -47,7 +47,7 @@ BAND, PER_THREAD, ONCE = 16 * MIB, 16 * MIB, 8 * MIB
 CASES = {
     # 16.8 million outputs: as fp32 accumulators they would take 64 MiB.
     "4096,4096,16,finite,bfloat16,ada,fast": BAND,
-    "4096,4096,16,special,float32,ada,fast": 0,
+    "1024,4096,16,special,float32,ada,fast": 0,
     # Operands of 16 MiB each: as fp32 numbers they would take 64 MiB each.
     "16,16,1048576,finite,bfloat16,hopper,fast": 0,
     "16,16,1048576,special,float32,ada,slow": 0,
@@ -58,7 +58,7 @@ CASES = {
 @pytest.mark.skipif(
     not Path("/proc/self/clear_refs").exists(), reason="the peak can only be reset on Linux"
 )
-@pytest.mark.parametrize(("threads", "cases"), [(1, list(CASES)), (2, list(CASES)[:1])])
+@pytest.mark.parametrize(("threads", "cases"), [(1, list(CASES)), (2, list(CASES)[1:2])])
 def test_the_peak_is_operands_output_and_a_fixed_bound(threads: int, cases: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(threads), *cases],
