@@ -80,12 +80,13 @@ def run(tier: Tier, name: str, extra: Sequence[str]) -> dict[str, Any]:
     """
     RESULTS.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, *tier.command, *extra]
-    junit = RESULTS / f"{name}.xml"
-    junit.unlink(missing_ok=True)
+    junit, report = RESULTS / f"{name}.xml", RESULTS / f"{tier.name}-report.json"
+    for path in (junit, report):
+        path.unlink(missing_ok=True)
     if tier.pytest:
         command.append(f"--junitxml={junit}")
     code = _run_and_keep(command, RESULTS / f"{name}.log")
-    counts = _counts(junit) if tier.pytest and junit.exists() else {}
+    counts = _counts(junit) if tier.pytest else _report_counts(report)
     status = (PYTEST_STATUS if tier.pytest else STATUS).get(code, "fail")
     reason = "" if status == "pass" else f"{' '.join(tier.command)} exited with {code}"
     return {
@@ -121,7 +122,26 @@ def _run_and_keep(command: Sequence[str], log: Path) -> int:
         return process.wait()
 
 
+def _report_counts(report: Path) -> dict[str, int]:
+    """Counts of a replay report, a recorded row for a test; none where it was not written."""
+    if not report.exists():
+        return {}
+    totals = json.loads(report.read_text(encoding="utf-8"))["totals"]
+    return {
+        "tests": totals["rows"],
+        "passed": totals["equal"],
+        "failures": totals["rows"] - totals["equal"] - totals["not_run"],
+        "errors": 0,
+        "skipped": totals["not_run"],
+        "values": totals["values"],
+        "differing": totals["differing"],
+    }
+
+
 def _counts(junit: Path) -> dict[str, int]:
+    """Counts of a JUnit file; none where it was not written."""
+    if not junit.exists():
+        return {}
     suites = ET.parse(junit).getroot().iter("testsuite")  # noqa: S314 - pytest wrote it just now
     total = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     for suite in suites:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tier
+from files import ROOT
 
 PASSING = "def test_it() -> None:\n    assert 1 + 1 == 2\n"
 FAILING = "def test_it() -> None:\n    assert 1 + 1 == 3\n"
@@ -65,6 +66,24 @@ def test_the_exit_code_of_a_tool_decides(results: Path, code: int, status: str) 
     assert results.exists()
 
 
+def test_the_counts_of_a_replay_come_from_its_report(results: Path) -> None:
+    totals = {"rows": 7, "equal": 4, "not_run": 1, "values": 90, "differing": 5}
+    report = results / "t2-report.json"
+    source = f"import json; open({str(report)!r}, 'w').write(json.dumps({{'totals': {totals}}}))"
+    document = tier.run(tier.Tier("t2", ("-c", source), pytest=False), "t2", [])
+    assert document["parts"]["host"]["counts"] == {
+        "tests": 7,
+        "passed": 4,
+        "failures": 2,
+        "errors": 0,
+        "skipped": 1,
+        "values": 90,
+        "differing": 5,
+    }
+    document = tier.run(tier.Tier("t2", ("-c", "raise SystemExit(2)"), pytest=False), "t2", [])
+    assert document["parts"]["host"]["counts"] == {}, "the old report does not count"
+
+
 def test_logs_are_copied_for_a_commit(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +93,7 @@ def test_logs_are_copied_for_a_commit(
     copied = tmp_path / "logs" / date / "t0"
     assert {path.name for path in copied.iterdir()} == {"t0.json", "t0.log"}
     assert "rootdir: ." in (copied / "t0.log").read_text()
-    assert str(tier.ROOT) in (results / "t0.log").read_text()
+    assert str(ROOT) in (results / "t0.log").read_text()
 
 
 def test_the_summary_adds_up(
