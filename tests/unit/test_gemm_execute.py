@@ -1,4 +1,4 @@
-"""Around the accumulation: non-finite codes, zero sizes, bands (NUMERICS 4; rules N18 and N20)."""
+"""Around the accumulation: non-finite codes, zero sizes, bands (rules N18 and N20)."""
 
 from __future__ import annotations
 
