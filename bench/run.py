@@ -120,7 +120,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": model,
         "cores": os.cpu_count(),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "mmaemu": mmaemu.__version__,
@@ -342,6 +342,19 @@ def _value(report: Report, mark: dict[str, Any]) -> float | None:
     return (max if "most" in mark else min)(found, default=None)
 
 
+def figures(report: Report) -> dict[str, Any]:
+    """The numbers that pages quote, rounded as they quote them, by backend, model and M."""
+    found: dict[str, Any] = {}
+    for row in report.rows:
+        name = row.backend.removeprefix("cpu:").replace(".", "_").replace(":", "_")
+        place = found.setdefault(name, {}).setdefault(row.model, {})
+        place[f"m{row.shape[0]}"] = {"rate": round(row.rate, 1), "to_mm": round(row.to_mm, 2)}
+    for name, seconds in report.small.items():
+        key = name.removeprefix("cpu:").replace(":", "_")
+        found.setdefault(key, {})["microseconds"] = round(seconds * 1e6, 1)
+    return found
+
+
 def draw(report: Report, path: Path) -> None:
     """A bar chart of the rates."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -369,6 +382,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Command line; see the module docstring."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "bench")
+    parser.add_argument("--name", default="bench", help="of the files in the folder")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
@@ -387,10 +401,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         measure_peer(report, interpreter)
     code = judge(report)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    document = {"schema": SCHEMA, **asdict(report)}
+    document = {"schema": SCHEMA, **asdict(report), "figures": figures(report)}
     text = json.dumps(document, indent=2, sort_keys=True) + "\n"
-    (arguments.out / "bench.json").write_text(text)
-    draw(report, arguments.out / "bench.png")
+    (arguments.out / f"{arguments.name}.json").write_text(text)
+    draw(report, arguments.out / f"{arguments.name}.png")
     return code
 
 

@@ -68,7 +68,7 @@ PRODUCTS_PER_THREAD: Final = 1 << 21
 PRODUCTS_OF_ONE_CALL: Final = 1 << 20
 """Up to this size a GEMM is one call of the library, with accumulators in the thread's buffer."""
 
-TILES_PER_THREAD: Final = 4
+TILES_PER_THREAD: Final = 8
 WIDEST_TILE: Final = 1024
 NARROWEST_TILE: Final = 64
 
