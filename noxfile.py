@@ -23,7 +23,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 MATRIX = PROJECT["tool"]["mmaemu"]["matrix"]
 TORCH = os.environ.get("MMAEMU_TORCH") or MATRIX["torch"][MATRIX["default"]]
 INDEX = os.environ.get("MMAEMU_TORCH_INDEX_URL")
-TESTING = nox.project.dependency_groups(PROJECT, "test", "build", "release")
+TESTING = nox.project.dependency_groups(PROJECT, "test", "build", "release", "kernels")
 LINTING = nox.project.dependency_groups(PROJECT, "lint")
 SHARED = Path(".nox", "env", "Scripts" if sys.platform == "win32" else "bin", "python")
 
@@ -72,6 +72,33 @@ def t2(session: nox.Session) -> None:
 def t5(session: nox.Session) -> None:
     """Wheel and sdist built from this tree, installed in clean environments outside it."""
     session.run(str(SHARED), "tools/tier.py", "t5", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", requires=["env"], default=False)
+def t6(session: nox.Session) -> None:
+    """Every backend against torch.mm and the torch reference; needs an idle machine."""
+    session.run(str(SHARED), "bench/run.py", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", requires=["env"], default=False)
+def kernels(session: nox.Session) -> None:
+    """Rebuild the CPU libraries and compare them byte for byte with the committed ones.
+
+    `-- --modules x86_64-linux` limits it to one library.
+    """
+    for step in ((), ("--compare", "build/cpu"), ("--check",)):
+        command = ("tools/build_cpu.py", *step, *session.posargs)
+        session.run(str(SHARED), *command, external=True)
+
+
+def driver(session: nox.Session) -> None:
+    """Random requests to the CPU kernels, each compared with the scalar kernel."""
+    session.run(str(SHARED), "tools/cpu_driver.py", session.name, *session.posargs, external=True)
+
+
+# As built; under sanitizers; NEON under qemu; led by a fuzzer.
+for mode in ("soak", "sanitize", "aarch64", "fuzz"):
+    nox.session(name=mode, venv_backend="none", requires=["env"], default=False)(driver)
 
 
 @nox.session(reuse_venv=True, default=False)
