@@ -24,10 +24,10 @@ from files import ROOT, sha256_of
 from findings import Outcome, Rule, apply_rules, run
 
 sys.path.insert(0, str(ROOT))
+from mmaemu._verified_files import PROVENANCE
 from mmaemu.errors import DataIntegrityError
 from mmaemu.recordings import storage
 
-PROVENANCE: Final = storage.PROVENANCE
 DATA_SUFFIXES: Final = (".npz", ".csv")
 ROOTS: Final = ("mmaemu", "tests/recordings")
 SIZE_LIMIT: Final = 20_000_000

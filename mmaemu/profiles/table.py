@@ -7,11 +7,8 @@ the codes of a workspace are read when that workspace is first asked for.
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import json
-import zipfile
-import zlib
 from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from mmaemu._verified_files import VerifiedFolder
 from mmaemu.bindings.algoconfig import AlgoConfig
-from mmaemu.errors import DataIntegrityError
 from mmaemu.gemm.problem import GemmProblem
 from mmaemu.gemm.splitk import Scheme, SplitK
 from mmaemu.profiles.envelope import Envelope, HeldOutTest, Setting
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
 SCHEMA: Final = "mmaemu.splitk-table/1"
 DESCRIPTION: Final = "table.json"
 DECISIONS: Final = "decisions.npz"
-PROVENANCE: Final = "provenance.json"
 DATA: Final = Path(__file__).with_name("data")
 
 SHAPE_DTYPE: Final = "<i4"
@@ -67,11 +63,11 @@ class DecisionTable:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        description, decisions = (_verified(folder, name) for name in (DESCRIPTION, DECISIONS))
+        self._folder = VerifiedFolder(folder, f"a split-K table in the form {SCHEMA!r}")
+        description, decisions = map(self._folder.read, (DESCRIPTION, DECISIONS))
         self._archive = decisions
         self._codes: dict[int, NDArray[np.uint16]] = {}
-        with _reading(folder):
+        with self._folder.reading():
             self._describe(json.loads(description))
             shapes = self._member("shapes", SHAPE_DTYPE, (None, 3))
             configs = self._member("configs", CODE_DTYPE, (None, 4))
@@ -119,7 +115,7 @@ class DecisionTable:
             DataIntegrityError: the stored codes are damaged.
         """
         if workspace_bytes not in self._codes:
-            with _reading(self._folder):
+            with self._folder.reading():
                 shape = (len(self._keys), len(self.settings))
                 codes = self._member(f"codes_{workspace_bytes}", CODE_DTYPE, shape)
                 if int(codes.max(initial=0)) > len(self.algo_configs):
@@ -217,35 +213,6 @@ def list_tables() -> list[str]:
     return sorted(
         path.parent.relative_to(DATA).as_posix() for path in DATA.glob(f"*/*/{DECISIONS}")
     )
-
-
-class _reading:  # noqa: N801 - used as a function in a with statement
-    """Turn whatever a damaged file can cause while it is read into DataIntegrityError."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        damaged = (ValueError, KeyError, TypeError, EOFError, OSError)
-        if isinstance(error, (*damaged, zipfile.BadZipFile, zlib.error)):
-            raise DataIntegrityError(
-                f"{self._folder} is not a split-K table in the form {SCHEMA!r}: {error}; "
-                "install the package again, or export the table again"
-            ) from error
-
-
-def _verified(folder: Path, name: str) -> bytes:
-    with _reading(folder):
-        provenance = json.loads((folder / PROVENANCE).read_bytes())
-        expected = provenance["files"][name]["sha256"]
-        data = (folder / name).read_bytes()
-        actual = hashlib.sha256(data).hexdigest()
-        if actual != expected:
-            raise ValueError(f"the sha256 of {name} is {actual}, {PROVENANCE} says {expected}")
-    return data
 
 
 def _packed(shapes: NDArray[Any]) -> NDArray[np.int64]:

@@ -8,7 +8,6 @@ descriptions, `provenance.json` origin, licence and the sha256 of every other fi
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Mapping
@@ -17,11 +16,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from mmaemu._verified_files import VerifiedFolder
 from mmaemu.errors import DataIntegrityError
 from mmaemu.recordings.records import Bits, CallRecord, GemmRecord, MmaRecord, Record
 
 SCHEMA: Final = "mmaemu.recordings/1"
-PROVENANCE: Final = "provenance.json"
 FILES: Final = ("arrays.npz", "arrays.csv", "calls.json", "mma.csv", "gemm.csv", "call.csv")
 DTYPES: Final = ("uint8", "uint16", "uint32")
 
@@ -214,32 +213,6 @@ class _Reader:
         )
 
 
-def verified_files(folder: Path) -> dict[str, bytes]:
-    """The files of a stored platform, each equal to its sha256 in provenance.json.
-
-    Raises:
-        DataIntegrityError: a file is missing, unknown to provenance.json, or differs from it.
-    """
-    provenance = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
-    if provenance.get("schema") != SCHEMA:
-        raise DataIntegrityError(
-            f"{folder.name}/{PROVENANCE}: expected schema {SCHEMA!r}, "
-            f"got {provenance.get('schema')!r}; use the reader of that schema"
-        )
-    contents: dict[str, bytes] = {}
-    for name in FILES:
-        data = (folder / name).read_bytes()
-        expected = provenance["files"][name]["sha256"]
-        actual = hashlib.sha256(data).hexdigest()
-        if actual != expected:
-            raise DataIntegrityError(
-                f"{folder.name}/{name}: sha256 is {actual}, provenance.json says {expected}; "
-                "restore the file or install the package again"
-            )
-        contents[name] = data
-    return contents
-
-
 def read_folder(folder: Path) -> list[Record]:
     """All records of one stored platform, in stored order: mma, gemm, call.
 
@@ -250,14 +223,15 @@ def read_folder(folder: Path) -> list[Record]:
         Records whose arrays are read-only.
 
     Raises:
-        DataIntegrityError: a file differs from its provenance record or from the schema.
-        FileNotFoundError: a file is missing.
+        DataIntegrityError: a file is missing, differs from provenance.json, or is not in the form.
     """
-    files = verified_files(folder)
-    arrays = read_arrays(files["arrays.npz"], files["arrays.csv"])
-    reader = _Reader(folder.name, arrays, json.loads(files["calls.json"])["calls"])
-    return [
-        *map(reader.mma, read_csv(files["mma.csv"], MMA_HEADER)),
-        *map(reader.gemm, read_csv(files["gemm.csv"], GEMM_HEADER)),
-        *map(reader.call, read_csv(files["call.csv"], CALL_HEADER)),
-    ]
+    stored = VerifiedFolder(folder, f"a folder of recordings in the form {SCHEMA!r}")
+    files = {name: stored.read(name, schema=SCHEMA) for name in FILES}
+    with stored.reading():
+        arrays = read_arrays(files["arrays.npz"], files["arrays.csv"])
+        reader = _Reader(folder.name, arrays, json.loads(files["calls.json"])["calls"])
+        return [
+            *map(reader.mma, read_csv(files["mma.csv"], MMA_HEADER)),
+            *map(reader.gemm, read_csv(files["gemm.csv"], GEMM_HEADER)),
+            *map(reader.call, read_csv(files["call.csv"], CALL_HEADER)),
+        ]

@@ -226,7 +226,7 @@ def test_a_table_needs_provenance_too(root: Path) -> None:
 def test_the_reader_refuses_what_the_check_refuses(root: Path) -> None:
     folder = root / PLATFORM
     flip_byte("gemm.csv")(folder)
-    with pytest.raises(DataIntegrityError, match=r"gemm\.csv: sha256 is .* restore"):
+    with pytest.raises(DataIntegrityError, match=r"sha256 of gemm\.csv is .* restore"):
         read_folder(folder)
     edit_provenance(lambda document: document.update(schema="mmaemu.recordings/9"))(folder)
     with pytest.raises(DataIntegrityError, match="expected schema"):

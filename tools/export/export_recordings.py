@@ -26,6 +26,7 @@ from files import ROOT, sha256_of, to_json, write_bytes
 from findings import PASS, UnusableError, guarded
 
 sys.path.insert(0, str(ROOT))
+from mmaemu._verified_files import PROVENANCE
 from mmaemu.recordings import Bits, CallRecord, GemmRecord, MmaRecord, Record, read_folder, storage
 from truth import Unreadable, read_platform
 
@@ -206,7 +207,7 @@ def export(platform: str, records: Sequence[Record]) -> dict[str, bytes]:
             name: {"sha256": sha256_of(data), "size": len(data)} for name, data in contents.items()
         },
     }
-    return {**contents, storage.PROVENANCE: to_json(provenance).encode()}
+    return {**contents, PROVENANCE: to_json(provenance).encode()}
 
 
 def _row_bytes(record: Record) -> int:

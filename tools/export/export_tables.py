@@ -29,6 +29,7 @@ from files import ROOT, sha256_of, sha256_of_file, to_json, write_bytes
 from findings import FAIL, PASS, UnusableError, guarded
 
 sys.path.insert(0, str(ROOT))
+from mmaemu._verified_files import PROVENANCE
 from mmaemu.bindings.algoconfig import AlgoConfig
 from mmaemu.errors import DataIntegrityError
 from mmaemu.gemm.problem import GemmProblem
@@ -403,7 +404,7 @@ def build(sources: Sequence[Source], data: Path) -> dict[str, Built]:
             table = stored.DecisionTable(data / name)
             about = about_table(table)
             rows.append(decode(table))
-            before = json.loads((data / name / stored.PROVENANCE).read_bytes())
+            before = json.loads((data / name / PROVENANCE).read_bytes())
             origins = before["sources"] + origins
         merged = merge(rows)
         tables[name] = Built(merged, table_files(merged, about, origins))
@@ -445,7 +446,7 @@ def table_files(rows: Rows, about: About, origins: list[dict[str, Any]]) -> dict
             for name, content in contents.items()
         },
     }
-    return {**contents, stored.PROVENANCE: to_json(provenance).encode()}
+    return {**contents, PROVENANCE: to_json(provenance).encode()}
 
 
 def verify(folder: Path, expected: Rows) -> None:
