@@ -80,7 +80,6 @@ class Scale(NamedTuple):
         return math.ldexp(-self.significand if self.negative else self.significand, self.exponent)
 
 
-@lru_cache(maxsize=1024)
 def multiply_scales(first: int, second: int) -> int:
     """Return the fp32 product of two fp32 numbers, all given as patterns. Rounded once.
 
@@ -159,8 +158,14 @@ def prepare(
             "out_dtype must be torch.float32, bfloat16, float16, float8_e4m3fn or float8_e5m2; "
             f"got {out_dtype!r}"
         )
-    alpha = multiply_scales(_scale_bits("scale_a", scale_a), _scale_bits("scale_b", scale_b))
+    first, second = _scale_bits("scale_a", scale_a), _scale_bits("scale_b", scale_b)
     result = None if scale_result is None else _scale_bits("scale_result", scale_result)
+    return _combined(out_dtype, first, second, result)
+
+
+@lru_cache(maxsize=1024)
+def _combined(out_dtype: torch.dtype, first: int, second: int, result: int | None) -> Epilogue:
+    alpha = multiply_scales(first, second)
     return Epilogue(out_dtype, alpha, result if out_dtype.itemsize == 1 else None)
 
 
@@ -191,7 +196,7 @@ def apply(
     """
     _check_fp32("acc32", acc32)
     epilogue = prepare(scale_a, scale_b, out_dtype=out_dtype, scale_result=scale_result)
-    acc = acc32.detach().contiguous()
+    acc = acc32.detach().resolve_neg().contiguous()
     out = torch.empty(acc.shape, dtype=out_dtype, device=acc.device)
     finish(acc, epilogue, out)
     return out
@@ -245,7 +250,11 @@ def _scale_bits(name: str, scale: object) -> int:
     tensor = _check_fp32(name, scale)
     if tensor.numel() != 1:
         raise ValueError(f"{name} must have one element, got shape {tuple(tensor.shape)}")
-    return int(tensor.detach().view(torch.int32).item()) & 0xFFFFFFFF
+    try:
+        bits = tensor.view(torch.int32)
+    except RuntimeError:  # A negation is still to be done, as in `z.conj().imag`.
+        bits = tensor.resolve_neg().view(torch.int32)
+    return int(bits.item()) & 0xFFFFFFFF
 
 
 def _times(bits: torch.Tensor, scale: Scale, *, signed_zero: bool) -> torch.Tensor:

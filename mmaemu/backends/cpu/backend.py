@@ -8,6 +8,7 @@ after a fork, and the number of threads cannot change a bit.
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
 from dataclasses import replace
 from functools import cache
@@ -79,10 +80,15 @@ _RESIDUES: Final = 8
 _PLANS: Final = 512
 
 
-class _Template(NamedTuple):
-    """A request without operands, and the model whose identity it was made for."""
+_HEAD_BYTES: Final = Request.m.offset
+_TAIL: Final = struct.Struct("6q 3P q P 2I 2i")
+"""The fields of a `Request` from `m` on: packing them is faster than assigning each."""
 
-    bytes: bytes
+
+class _Template(NamedTuple):
+    """The C request up to the operands' sizes, and the model whose identity it was made for."""
+
+    head: bytes
     refusal: str | None
     model: InstructionModel
     library: ctypes.CDLL | None
@@ -91,9 +97,7 @@ class _Template(NamedTuple):
 class _Local(threading.local):
     """A thread's buffer. It is kept: the kernels need at most 13 MiB, whatever the request."""
 
-    address = 0
-    size = 0
-    owner: object = None
+    buffer: tuple[int, int, object] = (0, 0, None)
 
 
 class CpuBackend:
@@ -137,20 +141,21 @@ class CpuBackend:
         """
         template = self._template(request)
         library = template.library
-        shape = request.M, request.N
-        if library is None or template.refusal is not None or not (request.K and all(shape)):
+        (rows, depth), columns = request.a.shape, request.b.shape[0]
+        products = rows * columns * depth
+        if library is None or template.refusal is not None or not products:
             return execute.execute(self.accumulate, request, epilogue)
-        out = torch.empty(shape, dtype=epilogue.out_dtype, device=request.device)
-        if request.M * request.N * request.K <= PRODUCTS_OF_ONE_CALL:
-            if not _gemm(library, template.bytes, request, epilogue, out):
+        out = torch.empty(rows, columns, dtype=epilogue.out_dtype, device=request.a.device)
+        if products <= PRODUCTS_OF_ONE_CALL:
+            if not _gemm(library, template.head, request, epilogue, out):
                 return execute.execute(self.accumulate, request, epilogue)
             return out
         if not _all_finite(library, request):
             return execute.execute(self.accumulate, request, epilogue)
-        band = request.M
+        band = rows
         if out.dtype != torch.float32:
-            band = max(1, execute.BAND // request.N)
-        for first in range(0, request.M, band):
+            band = max(1, execute.BAND // columns)
+        for first in range(0, rows, band):
             part = replace(request, a=request.a[first : first + band])
             self._output(library, part, epilogue, out[first : first + band])
         return out
@@ -190,7 +195,7 @@ class CpuBackend:
         template = self._template(request)
         if template.refusal is not None or template.library is None:
             raise RuntimeError(f"{self.name}: {template.refusal}")
-        call = _fill(template.bytes, request, out)
+        call = _fill(template.head, request, out.data_ptr(), out.stride(0))
         if kernel is not None:
             call.kernel = KERNELS.index(kernel)
         threads = min(threads, call.m * call.n * call.k // PRODUCTS_PER_THREAD)
@@ -247,26 +252,30 @@ _local = _Local()
 
 def _scratch(size: int) -> tuple[int, int, object]:
     """Address, size and owner of a buffer of at least `size` bytes for this thread."""
-    if size > _local.size:
+    buffer = _local.buffer
+    if size > buffer[1]:
         owner = bytearray(size)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(owner))
-        _local.address, _local.size, _local.owner = address, size, owner
-    return _local.address, _local.size, _local.owner
+        buffer = ctypes.addressof(ctypes.c_char.from_buffer(owner)), size, owner
+        _local.buffer = buffer
+    return buffer
 
 
-def _fill(template: bytes, request: AccumulateRequest, out: torch.Tensor) -> Request:
-    """The C request of a template, with its operands."""
+def _fill(
+    head: bytes,
+    request: AccumulateRequest,
+    out: int,
+    ldc: int,
+    outputs: tuple[int, int, int, bool, int] = (0, 0, 0, False, 0),
+) -> Request:
+    """The C request with its operands, address and row stride of the accumulators, and outputs.
+
+    `outputs` are the fields from `result` on, which only mmaemu_cpu_gemm reads.
+    """
     a, b = request.a, request.b
-    call = Request.from_buffer_copy(template)
-    call.m, call.k = a.shape
-    call.n = b.shape[0]
-    call.lda = a.stride(0)
-    call.ldb = b.stride(0)
-    call.ldc = out.stride(0)
-    call.a = a.data_ptr()
-    call.b = b.data_ptr()
-    call.out = out.data_ptr()
-    return call
+    m, k = a.shape
+    sizes = (m, b.shape[0], k, a.stride()[0], b.stride()[0], ldc)
+    tail = _TAIL.pack(*sizes, a.data_ptr(), b.data_ptr(), out, 0, *outputs)
+    return Request.from_buffer_copy(head + tail)
 
 
 def _all_finite(library: ctypes.CDLL, request: AccumulateRequest) -> bool:
@@ -283,33 +292,31 @@ def _all_finite(library: ctypes.CDLL, request: AccumulateRequest) -> bool:
 
 def _gemm(
     library: ctypes.CDLL,
-    template: bytes,
+    head: bytes,
     request: AccumulateRequest,
     epilogue: Epilogue,
     out: torch.Tensor,
 ) -> bool:
     """Compute a small GEMM in one call of the library; False if a code is not finite."""
-    call = _fill(template, request, out)
-    call.result = call.out
-    call.alpha = epilogue.alpha
-    call.output = OUTPUTS[epilogue.out_dtype]
-    if epilogue.scale_result is not None:
-        call.has_scale_result, call.scale_result = 1, epilogue.scale_result
-    accumulators = 0 if call.output == 0 else 4 * call.m * call.n
+    rows, columns = out.shape
+    target, output, scale = out.data_ptr(), OUTPUTS[epilogue.out_dtype], epilogue.scale_result
+    accumulators = 4 * rows * columns if output else 0
     address, size, owner = _scratch(accumulators)
-    if accumulators:
-        call.out = address
+    outputs = (target, epilogue.alpha, scale or 0, scale is not None, output)
+    call = _fill(head, request, address if output else target, columns, outputs)
     pointer = ctypes.byref(call)
     status = library.mmaemu_cpu_gemm(pointer, address + accumulators, size - accumulators)
     if status == BAD_SCRATCH:
         size = accumulators + library.mmaemu_cpu_scratch_bytes(pointer)
         address, size, owner = _scratch(size)
-        call.out = address if accumulators else call.out
+        call.out = address if output else target
         status = library.mmaemu_cpu_gemm(pointer, address + accumulators, size - accumulators)
     del owner
-    if status not in (OK, NONFINITE):
+    if status == OK:
+        return True
+    if status != NONFINITE:
         raise RuntimeError(f"the CPU library refused a request it had accepted: status {status}")
-    return bool(status == OK)
+    return False
 
 
 def _work(library: ctypes.CDLL, call: Request) -> None:
@@ -357,8 +364,7 @@ def _make_template(isa: str, request: AccumulateRequest) -> _Template:
             call.kernel = KERNELS.index(kernel)
             status = library.mmaemu_cpu_check(ctypes.byref(call))
             if status == OK:
-                call.a = call.b = call.out = None
-                return _Template(bytes(call), None, model, library)
+                return _Template(bytes(call)[:_HEAD_BYTES], None, model, library)
         reason = f"the instruction set is not available (status {status})"
         if status == BAD_MODEL:
             reason = (
