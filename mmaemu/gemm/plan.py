@@ -132,7 +132,8 @@ class GemmPlan:
 
     Attributes:
         K: length of the dot products, at least 0.
-        split: slices and how they are added.
+        split: slices and how they are added. Where more slices than given here are asked for, the
+            others are empty and change no bit, so they are left out (see `_without_idle`).
         promotion: elements of a slice after which the chain restarts and its result is added in
             fp32 (slow accumulation); None = one chain per slice (fast accumulation).
 
@@ -149,6 +150,7 @@ class GemmPlan:
         check_size("K", self.K)
         if not isinstance(self.split, SplitK):
             raise TypeError(f"split must be a SplitK, got {self.split!r}")
+        object.__setattr__(self, "split", _without_idle(self.split, self.tile_count))
         if self.promotion is None:
             return
         check_size("promotion", self.promotion, least=1)
@@ -218,3 +220,15 @@ class GemmPlan:
         for index in range(half):
             partner = index + half
             yield (index, partner) if partner < count - 1 else (index,)
+
+
+def _without_idle(split: SplitK, tiles: int) -> SplitK:
+    """Lower S as far as it leaves out only empty slices, so that no S costs more than K does.
+
+    With S >= T slices for T tiles, slice s < T is tile s and every other slice is +0. No partial
+    sum is -0, so adding +0 changes nothing, and a serial sum is p_0 + ... + p_(T-1) for every such
+    S. A pairwise sum is that too once its last slice and every partner p_(i + ceil(S/2)) are
+    empty, which holds for every S >= 2 T; below that, pairs are added first.
+    """
+    most = 2 * tiles if PARTITIONS[split.scheme].reduction == "pairwise" else tiles
+    return SplitK(min(split.S, max(most, 2)), split.scheme)

@@ -34,6 +34,18 @@ def test_a_call_that_works() -> None:
     assert all(": " in reason for reason in plan.fallbacks)
 
 
+def test_an_absurd_split_is_reported_as_given_and_costs_nothing() -> None:
+    a, b = tensors("uniform", 16, 32, 304)
+    splits = (("hopper", 2**32 + 1, "contiguous"), ("ada", 2**64 + 2, "serial"))
+    for profile, *split in splits:
+        call: dict[str, Any] = {"splitk": tuple(split), "profile": profile}
+        plan = explain(K=304, **call)
+        assert plan.split is not None
+        assert [plan.split.S, plan.split.scheme] == split
+        with pytest.warns(mmaemu.UnverifiedSplitWarning, match=str(split[0])):
+            mmaemu.accumulate(a, b, use_fast_accum=True, **call)
+
+
 def test_explain_and_scaled_mm_agree_on_the_split() -> None:
     a, b = tensors("uniform", 16, 32, 32)
     plan = explain(out_dtype=BF16)

@@ -161,20 +161,29 @@ def joined(parts: list[int], scheme: str) -> int:
     return total
 
 
-def oracle(a: Codes, b: Codes, formats: Formats, model: InstructionModel, plan: GemmPlan) -> float:
-    """One output: a and b are its codes [K]."""
+def oracle(
+    a: Codes,
+    b: Codes,
+    formats: Formats,
+    model: InstructionModel,
+    plan: GemmPlan,
+    *,
+    split: SplitK | None = None,
+) -> float:
+    """One output: a and b are its codes [K]; `split` is the plan's before it left slices out."""
+    split = split or plan.split
     values = [
         (finite(int(x), formats[0]), finite(int(y), formats[1])) for x, y in zip(a, b, strict=True)
     ]
     parts = []
-    for tiles in slices_of(plan.K, plan.split):
+    for tiles in slices_of(plan.K, split):
         flat = [k for tile in tiles for k in tile]
         chains = [flat]
         if plan.promotion is not None:
             chains = [flat[i : i + plan.promotion] for i in range(0, len(flat), plan.promotion)]
         results = [run_chain([values[k] for k in one], model, formats) for one in chains]
         parts.append(joined(results, "serial"))
-    return value(joined(parts, plan.split.scheme))
+    return value(joined(parts, split.scheme))
 
 
 def request(
@@ -220,6 +229,23 @@ MODELS = (model_named("ada"), model_named("hopper"), EMULATED, *CUSTOM)
 
 def few_outputs(family: str, formats: Formats, K: int, seed: int = 0) -> tuple[Any, Any]:
     return operands.operands(family, 2, 3, K, formats=formats, seed=seed)
+
+
+@pytest.mark.parametrize("scheme", ["serial", "pairwise", "contiguous"])
+@pytest.mark.parametrize("promotion", [None, 128])
+def test_slices_without_a_tile_change_no_bit_and_take_no_time(
+    scheme: Any, promotion: int | None
+) -> None:
+    model, absurd = model_named("ada"), (50, (1 << 40) + 1, (1 << 64) + 2)
+    for K, S in ((K, S) for K in (1, 64, 200, 330) for S in (*range(2, 15), *absurd)):
+        plan = GemmPlan(K, SplitK(S, scheme), promotion)
+        assert plan.split.S in range(2, min(S, K // 32 + 2) + 1)
+        a, b = operands.operands("uniform", 2, 8, K, formats=PAIRS[0], seed=S % 16)
+        # From twice as many slices as tiles on, the definition does not depend on their number.
+        split = SplitK(min(S, 50), scheme)
+        wanted = [[oracle(x, y, PAIRS[0], model, plan, split=split) for y in b] for x in a]
+        expected = torch.tensor(wanted, dtype=torch.float64).to(torch.float32)
+        assert_bitwise_equal(run(request(a, b, PAIRS[0], model, plan)), expected, msg=str(plan))
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
