@@ -289,6 +289,17 @@ def test_the_operand_is_not_changed_and_grad_does_not_matter() -> None:
     assert acc.tolist() == [1.0] * 4
 
 
+def test_a_negation_that_torch_has_put_off_is_done_first() -> None:
+    negated = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex64).conj().imag
+    assert negated.is_neg()
+    one = torch.ones(1, dtype=F32)
+    assert epilogue.apply(negated, one, one, out_dtype=F32).tolist() == [-2.0, 4.0]
+    assert epilogue.apply(one, negated[0], negated[1], out_dtype=F32).tolist() == [-8.0]
+    fp8 = torch.float8_e4m3fn
+    scaled = epilogue.apply(one, one, one, out_dtype=fp8, scale_result=negated[:1])
+    assert scaled.float().tolist() == [-2.0]
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
