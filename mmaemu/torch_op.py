@@ -8,9 +8,11 @@ operators take names and numbers only; other objects travel as a name under whic
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch._compile import _disable_dynamo  # torch.compiler.disable imports the compiler.
 
 from mmaemu import calls
 from mmaemu.errors import UnsupportedFeatureError
@@ -29,7 +31,6 @@ _CALL: Final = (
 )
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # torch has no types here.
 def _kept(profile: Profile) -> str:
     """Keep a profile for the life of the process and return the name it travels under."""
     name = _NAMES.get(profile)
@@ -38,6 +39,10 @@ def _kept(profile: Profile) -> str:
         _OBJECTS[name] = profile
         name = _NAMES.setdefault(profile, name)
     return name
+
+
+# What torch.compiler.assume_constant_result does, which would import the whole compiler here.
+_kept._dynamo_marked_constant = True  # type: ignore[attr-defined] # noqa: SLF001
 
 
 def _profile_name(profile: str | Profile | None) -> str:
@@ -75,27 +80,21 @@ def _call(arguments: tuple[Any, ...], out: torch.Tensor | None) -> calls.ScaledM
     return calls.ScaledMM._make((*arguments[:8], out, *choice))
 
 
-@torch.library.custom_op("mmaemu::scaled_mm", mutates_args=(), schema=f"({_CALL}) -> Tensor")
 def _scaled_mm(*arguments: Any) -> torch.Tensor:  # noqa: ANN401 - as the schema says
     return calls.scaled_mm(_call(arguments, None), grad=arguments[-1])
 
 
-@_scaled_mm.register_fake
 def _scaled_mm_shape(*arguments: Any) -> torch.Tensor:  # noqa: ANN401 - as the schema says
     call = _call(arguments, None)
     rows, columns, dtype = calls.refuse(call, grad=arguments[-1])
     return call.input.new_empty((rows, columns), dtype=dtype)
 
 
-@torch.library.custom_op(
-    "mmaemu::scaled_mm_out", mutates_args=("out",), schema=f"({_CALL}, Tensor(a!) out) -> ()"
-)
 def _scaled_mm_out(*arguments: Any) -> None:  # noqa: ANN401 - as the schema says
     *rest, out = arguments
     calls.scaled_mm(_call(tuple(rest), out), grad=rest[-1])
 
 
-@_scaled_mm_out.register_fake
 def _scaled_mm_out_shape(*arguments: Any) -> None:  # noqa: ANN401 - as the schema says
     *rest, out = arguments
     rows, columns, _ = calls.refuse(_call(tuple(rest), out), grad=rest[-1])
@@ -106,14 +105,6 @@ def _scaled_mm_out_shape(*arguments: Any) -> None:  # noqa: ANN401 - as the sche
         )
 
 
-@torch.library.custom_op(
-    "mmaemu::accumulate",
-    mutates_args=(),
-    schema=(
-        "(Tensor a, Tensor b, bool use_fast_accum, str profile, int slices, str scheme, "
-        "str backend, ScalarType out_dtype_for_split) -> Tensor"
-    ),
-)
 def _accumulate(*arguments: Any) -> torch.Tensor:  # noqa: ANN401 - as the schema says
     a, b, fast, profile, slices, scheme, backend, out_dtype = arguments
     split = _split(slices, scheme)
@@ -122,7 +113,6 @@ def _accumulate(*arguments: Any) -> torch.Tensor:  # noqa: ANN401 - as the schem
     )
 
 
-@_accumulate.register_fake
 def _accumulate_shape(a: torch.Tensor, b: torch.Tensor, *_: Any) -> torch.Tensor:  # noqa: ANN401
     return a.new_empty((a.shape[0], b.shape[0]), dtype=torch.float32)
 
@@ -134,8 +124,50 @@ def _refuse_vmap(*_: Any) -> None:  # noqa: ANN401 - whatever the schema says
     )
 
 
-for _op in (_scaled_mm, _scaled_mm_out, _accumulate):
-    _op.register_vmap(_refuse_vmap)
+def _count_write(keys: Any, *arguments: Any) -> None:  # noqa: ANN401 - as the schema says
+    """Tell autograd that `out` changed, as torch's own operators do before they write."""
+    *_, out = arguments
+    torch.autograd.graph.increment_version(out)
+    below = keys & torch._C._after_ADInplaceOrView_keyset  # noqa: SLF001 - has no public name.
+    torch.ops.mmaemu.scaled_mm_out.default.redispatch(below, *arguments)
+
+
+_LIBRARY: Final = torch.library.Library("mmaemu", "DEF")  # type: ignore[no-untyped-call]
+_TAGS: Final = (
+    torch.Tag.pt2_compliant_tag,
+    # Strides decide what the reference accepts, so a compiler must keep them.
+    getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order),
+)
+
+
+def _define(name: str, schema: str, kernel: Callable[..., Any], shape: Callable[..., Any]) -> None:
+    """Define an operator; unlike torch.library.custom_op this does not import the compiler."""
+    _LIBRARY.define(f"{name}{schema}", tags=_TAGS)  # type: ignore[no-untyped-call]
+    # A compiler that runs the operator must not look into its kernel.
+    _implement(name, _disable_dynamo(kernel), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"mmaemu::{name}", shape, lib=_LIBRARY)
+    torch.library.register_vmap(f"mmaemu::{name}", _refuse_vmap, lib=_LIBRARY)
+
+
+def _implement(name: str, kernel: Callable[..., Any], key: str, **options: bool) -> None:
+    _LIBRARY.impl(name, kernel, key, **options)  # type: ignore[no-untyped-call]
+
+
+_define("scaled_mm", f"({_CALL}) -> Tensor", _scaled_mm, _scaled_mm_shape)
+_define(
+    "scaled_mm_out",
+    f"({_CALL}, Tensor(a!) out) -> ()",
+    _scaled_mm_out,
+    _scaled_mm_out_shape,
+)
+_implement("scaled_mm_out", _count_write, "ADInplaceOrView", with_keyset=True)
+_define(
+    "accumulate",
+    "(Tensor a, Tensor b, bool use_fast_accum, str profile, int slices, str scheme, "
+    "str backend, ScalarType out_dtype_for_split) -> Tensor",
+    _accumulate,
+    _accumulate_shape,
+)
 
 
 def scaled_mm(call: calls.ScaledMM) -> torch.Tensor:

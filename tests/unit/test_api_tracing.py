@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import mmaemu
 from mmaemu.errors import ReferenceRejectsError, UnsupportedFeatureError
 from mmaemu.testing import assert_bitwise_equal
 from mmaemu.testing.operands import tensors
 
+ROOT = Path(__file__).parents[2]
 E4M3, BF16, FP32 = torch.float8_e4m3fn, torch.bfloat16, torch.float32
 A, B = tensors("uniform", 16, 32, 64)
 SCALES = torch.tensor(0.3), torch.tensor(1.7)
@@ -91,6 +96,40 @@ def test_compiled_out_is_written(backend: str) -> None:
     compiled(call, backend)(out)
     expected = mmaemu.scaled_mm(A, B.t(), *SCALES, out_dtype=BF16, **ADA)
     assert_bitwise_equal(out.t(), expected)
+
+
+class Seen(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no types here.
+    """A mode that lets every operator run."""
+
+    def __torch_dispatch__(
+        self, func: Call, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def test_autograd_sees_that_out_changed() -> None:
+    out = torch.zeros(16, 32, dtype=BF16)
+    for version in (1, 2):
+        with Seen():  # type: ignore[no-untyped-call] # as above
+            mmaemu.scaled_mm(A, B.t(), *SCALES, out=out, **ADA)
+        assert out._version == version
+
+
+def test_eager_calls_do_not_load_the_compiler() -> None:
+    code = """
+import sys, torch
+before = {*sys.modules}
+import mmaemu.api
+codes = torch.zeros(16, 16, dtype=torch.uint8).view(torch.float8_e4m3fn)
+scale = torch.ones(())
+mmaemu.api.scaled_mm(codes, codes.t(), scale, scale, splitk=1)
+mmaemu.api.accumulate(codes, codes, use_fast_accum=True, splitk=1)
+print(*sorted({"torch._dynamo", "torch._inductor", "sympy"} & ({*sys.modules} - before)))
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert finished.stdout.split() == []
 
 
 def test_compiled_accumulate() -> None:
