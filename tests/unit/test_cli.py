@@ -540,7 +540,7 @@ def test_text_that_the_terminal_cannot_show_is_escaped(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer, encoding="ascii"))
     monkeypatch.setenv("MMAEMU_PROFILE", "ada\u03b1")
     assert main(["info"]) == OK
-    assert b"MMAEMU_PROFILE  ada\\u03b1" in buffer.getvalue()
+    assert re.search(rb"MMAEMU_PROFILE +ada\\u03b1\n", buffer.getvalue())
 
 
 def test_base_report_has_no_text_of_its_own() -> None:
