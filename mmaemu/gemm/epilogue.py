@@ -12,6 +12,7 @@ are worked on in pieces of `PIECE` elements, which bounds the memory beside oper
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,6 +38,9 @@ _NAN = 0x7FFFFFFF
 _FRACTION = 0x007FFFFF
 _IMPLICIT = 0x00800000
 _SIGN = -(1 << 31)
+_LEAST_NORMAL = 2.0**-126
+_PACK_FP32 = struct.Struct("=f").pack
+_UNPACK_BITS = struct.Struct("=I").unpack
 _CODE_DTYPES = {8: torch.uint8, 16: torch.int16, 32: torch.int32}
 
 
@@ -246,10 +250,14 @@ def _check_fp32(name: str, tensor: object) -> torch.Tensor:
 
 
 def _scale_bits(name: str, scale: object) -> int:
-    """Return the pattern of a one-element fp32 tensor, read as an integer."""
+    """Return the pattern of a one-element fp32 tensor."""
     tensor = _check_fp32(name, scale)
     if tensor.numel() != 1:
         raise ValueError(f"{name} must have one element, got shape {tuple(tensor.shape)}")
+    value = tensor.item()
+    if _LEAST_NORMAL <= abs(value) < math.inf:  # Converted exactly in any float mode.
+        pattern: int = _UNPACK_BITS(_PACK_FP32(value))[0]
+        return pattern
     try:
         bits = tensor.view(torch.int32)
     except RuntimeError:  # A negation is still to be done, as in `z.conj().imag`.
