@@ -9,14 +9,17 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
+from mmaemu.backends.cpu import backend as cpu_backend
 from mmaemu.backends.cpu import backends
 from mmaemu.backends.cpu import library as cpu_library
-from mmaemu.backends.cpu.backend import MEANING
+from mmaemu.backends.cpu.backend import MEANING, CpuBackend
 from mmaemu.backends.cpu.library import (
     BIN,
     ISAS,
@@ -278,3 +281,112 @@ def test_without_a_sound_library_the_reference_computes_and_says_so() -> None:
     assert "['reference', 'reference']" in done.stdout
     assert done.stdout.count("BackendFallbackWarning") >= 1
     assert "its manifest says" in done.stdout
+
+
+def large_request(backend: CpuBackend, products: int) -> tuple[AccumulateRequest, torch.Tensor]:
+    rows, depth = 64, 1 << 10
+    codes = torch.zeros((rows, depth), dtype=torch.uint8, device=CPU)
+    columns = codes[:1].expand(products // (rows * depth), depth).contiguous()
+    one = AccumulateRequest(codes, columns, "e4m3", "e4m3", get_preset("ada"), GemmPlan(depth))
+    assert backend.refusal(one) is None
+    return one, torch.empty((one.M, one.N), dtype=torch.float32, device=CPU)
+
+
+@pytest.mark.parametrize("joins_in", [True, False])
+def test_ctrl_c_stops_every_thread_before_it_is_raised(
+    joins_in: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, kept = [], []
+    interrupts = [KeyboardInterrupt("first")] * joins_in + [KeyboardInterrupt("in a wait")] * 3
+    wait = threading.Event.wait
+
+    def work(library: object, call: Request) -> None:
+        del library
+        if threading.current_thread() is threading.main_thread():
+            raise interrupts.pop()
+        while call.next < call.m * call.n:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        kept.append(call.tensors)
+        ended.append(threading.current_thread())
+
+    def interrupted(event: threading.Event, timeout: float | None = None) -> bool:
+        if interrupts and timeout == cpu_backend.WAKE_UP_SECONDS:
+            raise interrupts.pop()
+        return wait(event, timeout)
+
+    monkeypatch.setattr(cpu_backend, "_work", work)
+    monkeypatch.setattr(cpu_backend, "PRODUCTS_WITHOUT_CTRL_C", 1 << 40 if joins_in else 1)
+    monkeypatch.setattr(threading.Event, "wait", interrupted)
+    backend = backends()[-1]
+    one, out = large_request(backend, 1 << 24)
+    with pytest.raises(KeyboardInterrupt):
+        backend.run(one, out, 4)
+    assert interrupts == []
+    assert len(ended) == 4 - joins_in
+    assert not any(thread.is_alive() for thread in ended)
+    assert kept == [(one, out)] * len(ended)
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_threads_that_cannot_start_are_made_up_for(
+    started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+    threads: list[threading.Thread] = []
+
+    def limited(thread: threading.Thread) -> None:
+        if len(threads) == started:
+            raise RuntimeError("can't start new thread")
+        threads.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    monkeypatch.setattr(cpu_backend, "PRODUCTS_WITHOUT_CTRL_C", 1)
+    backend = next(each for each in backends() if each.status(CPU).available)
+    one, out = large_request(backend, 1 << 24)
+    out.fill_(1.0)
+    backend.run(one, out, 3)
+    assert not out.any()
+    assert len(threads) == started
+
+
+CTRL_C = """
+import os, signal, threading, time
+import torch
+from mmaemu.backends.cpu import backend, backends
+from mmaemu.gemm.plan import GemmPlan
+from mmaemu.gemm.request import AccumulateRequest
+from mmaemu.instruction.models import get_preset
+
+running, work = [], backend._work
+
+def watched(*job):
+    running.append(job)
+    work(*job)
+    running.pop()
+
+backend._work = watched
+a, b = (torch.ones((rows, 1024), dtype=torch.uint8) for rows in (64, 1 << 16))
+request = AccumulateRequest(a, b, "e4m3", "e4m3", get_preset("ada"), GemmPlan(1024))
+scalar, out = backends()[-1], torch.empty((64, 1 << 16))
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+start = time.monotonic()
+try:
+    scalar.run(request, out, 2)
+except KeyboardInterrupt:
+    print("interrupted", len(running), time.monotonic() - start < 10)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process cannot send itself Ctrl-C there")
+def test_ctrl_c_does_not_wait_for_a_long_gemm() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CTRL_C],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    assert done.stdout.split("\n")[0] == "interrupted 0 True", done.stdout + done.stderr

@@ -1,8 +1,9 @@
 """The backends cpu:avx512, cpu:avx2, cpu:neon, cpu:sse2 and cpu:scalar.
 
 A request becomes one C struct; worker threads of this call then take tiles of the output until
-none is left. Nothing outlives a call but a buffer per thread, so calls may run concurrently and
-after a fork, and the number of threads cannot change a bit.
+none is left or an exception, such as Ctrl-C, ends the call. Nothing outlives a call but a buffer
+per thread, so calls may run concurrently and after a fork, and the number of threads cannot change
+a bit.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -65,6 +67,15 @@ PREFERRED: Final = ("floor_fma", "cvtt", "wide")
 
 PRODUCTS_PER_THREAD: Final = 1 << 21
 """Starting a thread costs as much as some 100 microseconds of work: about this many products."""
+
+PRODUCTS_WITHOUT_CTRL_C: Final = 1 << 29
+"""Python runs no signal handler while a thread is in the library, so the calling thread computes
+at most this much itself: some 25 ms on AVX-512 and 5 s in plain C."""
+
+PAST_THE_LAST_TILE: Final = 1 << 62
+
+WAKE_UP_SECONDS: Final = 0.1
+"""On Windows, Ctrl-C is not seen before a wait for another thread ends."""
 
 PRODUCTS_OF_ONE_CALL: Final = 1 << 20
 """Up to this size a GEMM is one call of the library, with accumulators in the thread's buffer."""
@@ -198,9 +209,12 @@ class CpuBackend:
         call = _fill(template.head, request, out.data_ptr(), out.stride(0))
         if kernel is not None:
             call.kernel = KERNELS.index(kernel)
-        threads = min(threads, call.m * call.n * call.k // PRODUCTS_PER_THREAD)
-        if threads > 1:
-            _run_threads(template.library, call, threads)
+        products = call.m * call.n * call.k
+        threads = min(threads, products // PRODUCTS_PER_THREAD)
+        joins_in = products <= PRODUCTS_WITHOUT_CTRL_C * max(threads, 1)
+        if threads > 1 or not joins_in:
+            call.tensors = request, out
+            _run_threads(template.library, call, threads, joins_in=joins_in)
         else:
             _work(template.library, call)
         return KERNELS[call.kernel]
@@ -329,8 +343,15 @@ def _work(library: ctypes.CDLL, call: Request) -> None:
         raise RuntimeError(f"the CPU library refused a request it had accepted: status {status}")
 
 
-def _run_threads(library: ctypes.CDLL, call: Request, threads: int) -> None:
-    """Compute a call with several threads; where one cannot start, the others take its tiles."""
+def _run_threads(library: ctypes.CDLL, call: Request, threads: int, *, joins_in: bool) -> None:
+    """Compute a call with several threads; where one cannot start, the others take its tiles.
+
+    Args:
+        library: the library.
+        call: what to compute; it keeps its tensors alive.
+        threads: how many threads compute.
+        joins_in: whether this thread is one of them; else it waits, and Ctrl-C ends the call.
+    """
     call.tile_columns = WIDEST_TILE
     pointer = ctypes.byref(call)
     while (
@@ -338,19 +359,66 @@ def _run_threads(library: ctypes.CDLL, call: Request, threads: int) -> None:
         and library.mmaemu_cpu_tiles(pointer) < TILES_PER_THREAD * threads
     ):
         call.tile_columns //= 2
-    workers = []
-    for _ in range(min(threads, library.mmaemu_cpu_tiles(pointer)) - 1):
-        worker = threading.Thread(
-            target=_work, args=(library, call), name="mmaemu-cpu", daemon=True
-        )
+    workers = [
+        _Worker(library, call)
+        for _ in range(min(threads, library.mmaemu_cpu_tiles(pointer)) - joins_in)
+    ]
+    try:
+        _start(workers)
+        if not joins_in:
+            _wait(workers)
+        # Without a thread of its own, a call is computed here whatever its size.
+        if call.next < library.mmaemu_cpu_tiles(pointer):
+            _work(library, call)
+    finally:
+        # If something has ended this call early, no thread must begin another tile.
+        call.next = PAST_THE_LAST_TILE
+        _wait_through(workers)
+
+
+class _Worker(threading.Thread):
+    """A thread that computes tiles of a call.
+
+    It says itself when it has ended: an interrupted `join` takes a running thread for ended.
+    """
+
+    def __init__(self, library: ctypes.CDLL, call: Request) -> None:
+        super().__init__(name="mmaemu-cpu", daemon=True)
+        self.ended = threading.Event()
+        self._job = library, call
+
+    def run(self) -> None:
+        """Compute tiles until all are taken."""
         try:
+            _work(*self._job)
+        finally:
+            self.ended.set()
+
+
+def _start(workers: list[_Worker]) -> None:
+    """Start as many threads as there are to be had."""
+    with suppress(RuntimeError):
+        for worker in workers:
             worker.start()
-        except RuntimeError:  # No more threads to be had.
-            break
-        workers.append(worker)
-    _work(library, call)
+
+
+def _wait(workers: list[_Worker]) -> None:
+    """Wait until the threads that could be started have ended."""
     for worker in workers:
+        if worker.ident is None:
+            continue
+        while not worker.ended.wait(WAKE_UP_SECONDS):
+            pass
         worker.join()
+
+
+def _wait_through(workers: list[_Worker]) -> None:
+    """Wait as `_wait`, and go on waiting after a Ctrl-C, which is raised at the end."""
+    try:
+        _wait(workers)
+    except BaseException:
+        _wait_through(workers)
+        raise
 
 
 def _make_template(isa: str, request: AccumulateRequest) -> _Template:

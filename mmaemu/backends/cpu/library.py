@@ -32,8 +32,13 @@ _MAX_32_BIT: Final = 1 << 32
 
 
 class Request(ctypes.Structure):
-    """`struct mmaemu_request` of csrc/cpu/abi.h, which documents the fields."""
+    """`struct mmaemu_request` of csrc/cpu/abi.h, which documents the fields.
 
+    Attributes:
+        tensors: what a thread must keep alive, since `a`, `b` and `out` are only addresses.
+    """
+
+    tensors: object = None
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("abi", "kernel", "isa", "format_a", "format_b")),
         *((name, ctypes.c_int32) for name in ("dot_length", "fraction_bits")),
