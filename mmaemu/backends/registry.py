@@ -50,7 +50,7 @@ _ANY = tuple((family, None) for family in FAMILIES)
 
 NOT_BUILT = "not built into this installation"
 
-_warned: set[tuple[str, str]] = set()
+_warned: set[tuple[str, str, str]] = set()
 
 
 class _Loaded(NamedTuple):
@@ -70,8 +70,8 @@ def select(
         request: what to compute.
         backend: "auto", a family ("reference", "cpu", "cuda") or one backend ("cpu:avx2").
             "auto" means MMAEMU_BACKEND where that is set.
-        warn: whether to warn, once per device and reason, about a faster backend that failed
-            (one that is only not meant for this machine or request is never warned about).
+        warn: whether to warn, once per device, family and reason, about a faster backend that
+            failed (one that is only not meant for this machine or request is never warned about).
 
     Returns:
         the backend, and "name: reason" for every faster one that was passed over.
@@ -87,7 +87,7 @@ def select(
         if missing is not None:
             passed_over.append(f"{wanted or family.name}: {missing}")
             if failed and warn:
-                _warn_once(request.device, passed_over[-1])
+                _warn_once(request.device, family, missing, passed_over[-1])
             continue
         for candidate in _load(family).backends:
             if wanted not in (None, candidate.name):
@@ -98,7 +98,7 @@ def select(
                 return candidate, tuple(passed_over)
             passed_over.append(f"{candidate.name}: {reason}")
             if status.failed and warn:
-                _warn_once(request.device, passed_over[-1])
+                _warn_once(request.device, family, reason, passed_over[-1])
     raise BackendUnavailableError(
         f"expected a backend that can run this request, got backend={backend!r}: "
         f"{'; '.join(passed_over)}. Every backend gives the same bits; pass backend='auto'"
@@ -192,8 +192,9 @@ def _missing(family: Family, device: torch.device) -> tuple[str | None, bool]:
     return loaded.missing, loaded.failed
 
 
-def _warn_once(device: torch.device, text: str) -> None:
-    if (str(device), text) not in _warned:
-        _warned.add((str(device), text))
+def _warn_once(device: torch.device, family: Family, reason: str, text: str) -> None:
+    key = (str(device), family.name, reason)
+    if key not in _warned:
+        _warned.add(key)
         message = f"{text}; a slower backend with the same bits computes the result"
         warnings.warn(message, BackendFallbackWarning, stacklevel=5)

@@ -176,6 +176,18 @@ def test_a_failure_warns_once_and_what_is_by_design_never(
     assert "cpu:avx2: its library has another hash" in str(caught[0].message)
 
 
+def test_one_cause_in_several_backends_of_a_family_warns_once(
+    families: dict[str, Any], request_: AccumulateRequest
+) -> None:
+    names = ("cpu:avx2", "cpu:scalar")
+    families["cpu"] = [Fake(name, reason="damaged", failed=True) for name in names]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert registry.select(request_)[0].name == "reference"
+    assert [str(each.message).partition(";")[0] for each in caught] == ["cpu:avx2: damaged"]
+
+
 def test_a_family_that_cannot_be_loaded_does_not_take_the_others_along(
     families: dict[str, Any], request_: AccumulateRequest
 ) -> None:

@@ -28,6 +28,7 @@ from mmaemu.backends.cpu.library import (
     NONFINITE,
     OK,
     Request,
+    is_foreign,
     load,
 )
 from mmaemu.gemm import execute
@@ -244,7 +245,10 @@ def _status(name: str, isa: str, device_type: str) -> BackendStatus:
     loaded = load()
     reason = f"{MEANING[isa]}, own threads"
     available = loaded.library is not None and isa in loaded.isas
-    if loaded.library is None:
+    foreign = is_foreign(isa)
+    if foreign:
+        reason = f"not meant for this machine: this CPU has no {MEANING[isa]}"
+    elif loaded.library is None:
         reason = loaded.reason
     elif not available:
         reason = f"this CPU has no {MEANING[isa]}"
@@ -257,7 +261,7 @@ def _status(name: str, isa: str, device_type: str) -> BackendStatus:
         validated_here=True,
         gates=(),
         reason=reason,
-        failed=loaded.failed,
+        failed=loaded.failed and not foreign,
     )
 
 

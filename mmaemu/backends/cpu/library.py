@@ -28,6 +28,10 @@ _FILES: Final = {
     ("darwin", "arm64"): "mmaemu-cpu-arm64-macos.dylib",
     ("win32", "x86_64"): "mmaemu-cpu-x86_64-windows.dll",
 }
+_ISAS_OF: Final = {
+    "x86_64": ("scalar", "sse2", "avx2", "avx512"),
+    **dict.fromkeys(("aarch64", "arm64"), ("scalar", "neon")),
+}
 _MAX_32_BIT: Final = 1 << 32
 
 
@@ -107,12 +111,21 @@ def file_name() -> str:
     Raises:
         LibraryError: there is none.
     """
-    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
-    name = _FILES.get((sys.platform, machine)) if sys.maxsize > _MAX_32_BIT else None
+    name = _FILES.get((sys.platform, _machine())) if sys.maxsize > _MAX_32_BIT else None
     if name is None:
         here = f"{platform.machine()} {sys.platform}"
         raise LibraryError(f"no prebuilt CPU library for {here}", failed=False)
     return name
+
+
+def is_foreign(isa: str) -> bool:
+    """Whether no CPU of this kind of machine has an instruction set."""
+    return isa not in _ISAS_OF.get(_machine(), ISAS)
+
+
+def _machine() -> str:
+    machine = platform.machine().lower()
+    return "x86_64" if machine == "amd64" else machine
 
 
 def check_file(file: Path, *, fault: bool = False) -> None:
