@@ -13,7 +13,7 @@ import torch
 
 from mmaemu import calls, torch_op
 from mmaemu.errors import MmaemuError, UnsupportedFeatureError
-from mmaemu.instruction.models import get_preset
+from mmaemu.instruction.models import get_preset, maturity_of
 from mmaemu.profiles.profile import Profile, get_profile
 from mmaemu.profiles.resolve import SplitDecision
 from mmaemu.validation import COMPUTED_OPERANDS, OUTPUTS, dtype_name
@@ -30,7 +30,7 @@ class CallPlan:
         validation: "ok", or (name of the exception's class, its message).
         profile: name of the profile.
         preset: name of its instruction model.
-        preset_maturity: best evidence behind the model.
+        preset_maturity: best evidence behind the model; "custom" for one that is no named model.
         split: the split-K decision; None if the call is refused before one is taken, and for an
             out= that stays unchanged.
         backend: name of the backend that would compute; for a call that computes nothing "none"
@@ -249,7 +249,7 @@ def explain(  # noqa: PLR0917 - as scaled_mm
     _check_dense(call)
     platform = get_profile(profile)
     model = get_preset(platform.preset, warn=False)
-    names = (platform.name, model.name, model.maturity)
+    names = (platform.name, model.name, maturity_of(model))
     try:
         grad = calls.requires_grad(call.tensors)
         prepared = calls.prepare(call, grad=grad, has_data=plain and not input.is_meta)
@@ -261,7 +261,7 @@ def explain(  # noqa: PLR0917 - as scaled_mm
     if accumulation is None:
         unchanged = calls.unchanged_out(call)
         return CallPlan("ok", *names, None, "none (out= stays unchanged)", [], [unchanged])
-    split, cautions = accumulation.resolution.decision, accumulation.cautions()
+    split, cautions = accumulation.resolution.decision, [c.message for c in accumulation.cautions]
     if accumulation.problem.is_empty:
         calls.check_backend(backend)
         return CallPlan("ok", *names, split, "none (a size is zero)", [], cautions)

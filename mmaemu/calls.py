@@ -7,8 +7,6 @@ decided once and remembered; what depends on data, settings or the backend is do
 from __future__ import annotations
 
 import functools
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +16,7 @@ from torch.autograd import forward_ad
 from mmaemu import _settings
 from mmaemu.backends.base import Backend
 from mmaemu.backends.registry import names, select
+from mmaemu.cautions import Caution, warn
 from mmaemu.errors import ExperimentalPresetWarning, UnsupportedFeatureError
 from mmaemu.formats import format_of
 from mmaemu.gemm import epilogue as epilogues
@@ -27,9 +26,9 @@ from mmaemu.gemm.problem import GemmProblem
 from mmaemu.gemm.request import AccumulateRequest
 from mmaemu.gemm.splitk import SplitK
 from mmaemu.instruction.model import InstructionModel
-from mmaemu.instruction.models import WARNING_ALIASES, get_preset
+from mmaemu.instruction.models import cautions_of, get_preset
 from mmaemu.profiles.profile import Profile, get_profile
-from mmaemu.profiles.resolve import Resolution, resolve
+from mmaemu.profiles.resolve import Resolution, check_scheme, resolve
 from mmaemu.validation import (
     ALIGNMENT,
     RECORDED_ALIGNMENT,
@@ -99,6 +98,7 @@ class Accumulation:
         problem: sizes and formats, as the caller sees them.
         plan: chains and slices.
         resolution: the split-K decision with its caution.
+        cautions: what a user should know about the evidence behind the bits.
         chosen: backends that were selected before, by the name that was asked for.
     """
 
@@ -107,6 +107,7 @@ class Accumulation:
     problem: GemmProblem
     plan: GemmPlan
     resolution: Resolution
+    cautions: tuple[Caution, ...] = ()
     chosen: dict[str, Backend] = field(default_factory=dict, compare=False, repr=False)
 
     def backend(self, request: AccumulateRequest, name: str) -> Backend:
@@ -120,30 +121,6 @@ class Accumulation:
             backend, _ = select(request, name)
             self.chosen[name] = backend
         return backend
-
-    def cautions(self) -> list[str]:
-        """What a user should know about the evidence, in sentences."""
-        found = []
-        if self.profile.maturity == "experimental":
-            found.append(_experimental_profile(self.profile))
-        if self.model.maturity == "model only":
-            found.append(f"instruction model {self.model.name!r} is not confirmed by any recording")
-        if self.resolution.caution is not None:
-            found.append(self.resolution.caution.message)
-        return found
-
-    def warn(self, stacklevel: int) -> None:
-        """Warn about missing evidence, each matter once per process unless it always warns."""
-        if self.profile.maturity == "experimental" and self.profile.name not in _warned_profiles:
-            message = _experimental_profile(self.profile)
-            warnings.warn(message, ExperimentalPresetWarning, stacklevel=stacklevel + 1)
-            _warned_profiles.add(self.profile.name)
-        if self.model.maturity == "model only" or self.profile.preset in WARNING_ALIASES:
-            get_preset(self.profile.preset)
-        self.resolution.warn(stacklevel + 1)
-
-
-_warned_profiles: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,27 +141,15 @@ class Prepared:
     refusal: Refusal | None = None
 
 
-def _facts(tensor: torch.Tensor) -> Facts:
+def _facts(tensor: torch.Tensor, *, has_data: bool = True) -> Facts:
+    """Facts of a tensor; one without address counts as lying in aligned storage."""
     offset = tensor.storage_offset() * tensor.element_size()
     return (
         tensor.shape,
         tensor.stride(),
         tensor.dtype,
         tensor.device,
-        tensor.data_ptr() % ALIGNMENT,
-        offset % RECORDED_ALIGNMENT,
-    )
-
-
-def _facts_without_data(tensor: torch.Tensor) -> Facts:
-    """Facts of a tensor without address: it counts as lying in aligned storage."""
-    offset = tensor.storage_offset() * tensor.element_size()
-    return (
-        tensor.shape,
-        tensor.stride(),
-        tensor.dtype,
-        tensor.device,
-        offset % ALIGNMENT,
+        (tensor.data_ptr() if has_data else offset) % ALIGNMENT,
         offset % RECORDED_ALIGNMENT,
     )
 
@@ -215,18 +180,18 @@ def _has_tangent(tensor: torch.Tensor | None) -> bool:
     return dual.tangent is not None
 
 
-def _call_facts(call: ScaledMM, *, grad: bool, facts: Callable[[torch.Tensor], Facts]) -> Facts:
+def _call_facts(call: ScaledMM, *, grad: bool, has_data: bool) -> Facts:
     mat1, mat2, scale_a, scale_b, bias, scale_result, out_dtype, fast, out, *_ = call
     if out_dtype is None:
         out_dtype = mat1.dtype if out is None else out.dtype
     return (
-        facts(mat1),
-        facts(mat2),
+        _facts(mat1, has_data=has_data),
+        _facts(mat2, has_data=has_data),
         _scale_facts(scale_a),
         _scale_facts(scale_b),
         bias if bias is None else _scale_facts(bias),
         scale_result if scale_result is None else _scale_facts(scale_result),
-        out if out is None else facts(out),
+        out if out is None else _facts(out, has_data=has_data),
         out_dtype,
         fast,
         grad,
@@ -267,7 +232,7 @@ def prepare(call: ScaledMM, *, grad: bool, has_data: bool = True) -> Prepared:
         SplitKUnknownError: nothing says how the platform splits K here.
         UnsupportedFeatureError: the model's slow accumulation or split-K is not known.
     """
-    facts = _call_facts(call, grad=grad, facts=_facts if has_data else _facts_without_data)
+    facts = _call_facts(call, grad=grad, has_data=has_data)
     return _decide_scaled_mm(facts, call.profile, split_choice(call.splitk), _settings.state())
 
 
@@ -318,7 +283,7 @@ def refuse(call: ScaledMM, *, grad: bool) -> tuple[int, int, torch.dtype]:
         ReferenceRejectsError: the reference platform rejects the call.
         UnsupportedFeatureError: it runs the call, but its bits are not known.
     """
-    facts = _named(_call_facts(call, grad=grad, facts=_facts_without_data))
+    facts = _named(_call_facts(call, grad=grad, has_data=False))
     refused = refusal(facts, get_profile(call.profile))
     if refused is not None:
         raise refused.error(refused.message)
@@ -353,6 +318,7 @@ def _accumulation(
 ) -> Accumulation:
     model = get_preset(profile.preset, warn=False)
     if problem.is_empty and isinstance(splitk, SplitK):
+        check_scheme(splitk, profile)
         splitk = 1  # Nothing is split, so no evidence about splits is needed.
     if not problem.is_empty:
         _check_model(problem, model)
@@ -366,7 +332,8 @@ def _accumulation(
         )
     promotion = None if problem.use_fast_accum else model.promotion_interval
     plan = GemmPlan(problem.K, split, None if problem.is_empty else promotion)
-    return Accumulation(profile, model, problem, plan, resolution)
+    cautions = () if problem.is_empty else _cautions(profile, resolution)
+    return Accumulation(profile, model, problem, plan, resolution, cautions)
 
 
 def _check_model(problem: GemmProblem, model: InstructionModel) -> None:
@@ -384,20 +351,26 @@ def _check_model(problem: GemmProblem, model: InstructionModel) -> None:
         )
 
 
-def _experimental_profile(profile: Profile) -> str:
-    return (
-        f"profile {profile.name!r} is experimental: no platform was recorded for it "
-        f"({profile.description})"
-    )
+def _cautions(profile: Profile, resolution: Resolution) -> tuple[Caution, ...]:
+    found = []
+    if profile.maturity == "experimental":
+        message = (
+            f"profile {profile.name!r} is experimental: no platform was recorded for it "
+            f"({profile.description})"
+        )
+        found.append(Caution(ExperimentalPresetWarning, message, profile.name))
+    found += cautions_of(profile.preset)
+    if resolution.caution is not None:
+        found.append(resolution.caution)
+    return tuple(found)
 
 
-def scaled_mm(call: ScaledMM, *, grad: bool, stacklevel: int = 2) -> torch.Tensor:
+def scaled_mm(call: ScaledMM, *, grad: bool) -> torch.Tensor:
     """Compute a call whose arguments have the right types.
 
     Args:
         call: the arguments.
         grad: whether a tensor requires grad under grad mode.
-        stacklevel: frames between here and the user's code, for warnings.
 
     Returns:
         The result; `call.out` if there is one.
@@ -410,13 +383,14 @@ def scaled_mm(call: ScaledMM, *, grad: bool, stacklevel: int = 2) -> torch.Tenso
         raise prepared.refusal.error(prepared.refusal.message)
     accumulation = prepared.accumulation
     if accumulation is None:
-        warnings.warn(unchanged_out(call), UserWarning, stacklevel=stacklevel + 1)
+        warn(unchanged_out(call), UserWarning)
         return _required(call.out)
     if accumulation.problem.is_empty:
-        return _zeros(call, prepared, accumulation.problem, stacklevel + 1)
+        return _zeros(call, prepared, accumulation.problem)
     if call.input.is_cuda:
         refuse_capture()
-    accumulation.warn(stacklevel + 1)
+    for caution in accumulation.cautions:
+        caution.issue()
     codes = call.input.view(torch.uint8)
     request = _request(
         codes.contiguous() if prepared.copies_mat1 else codes,
@@ -432,17 +406,16 @@ def scaled_mm(call: ScaledMM, *, grad: bool, stacklevel: int = 2) -> torch.Tenso
     )
     if call.out is None:
         return _output(backend, request, epilogue)
-    out = _resized(call.out, request.M, request.N, stacklevel + 1)
+    out = _resized(call.out, request.M, request.N)
     _fill(out, backend, request, epilogue)
     return out
 
 
-def accumulate(call: Accumulate, *, stacklevel: int = 2) -> torch.Tensor:
+def accumulate(call: Accumulate) -> torch.Tensor:
     """Compute the fp32 accumulators of a call whose arguments have the right types.
 
     Args:
         call: the arguments.
-        stacklevel: frames between here and the user's code, for warnings.
 
     Returns:
         float32 [M, N], contiguous.
@@ -451,7 +424,8 @@ def accumulate(call: Accumulate, *, stacklevel: int = 2) -> torch.Tensor:
         MmaemuError: as `mmaemu.api.accumulate`.
     """
     accumulation = prepare_accumulate(call)
-    accumulation.warn(stacklevel + 1)
+    for caution in accumulation.cautions:
+        caution.issue()
     if call.a.is_cuda:
         refuse_capture()
     request = _request(_codes(call.a), _codes(call.b), accumulation)
@@ -572,29 +546,26 @@ def _required(tensor: torch.Tensor | None) -> torch.Tensor:
     return tensor
 
 
-def _zeros(
-    call: ScaledMM, prepared: Prepared, problem: GemmProblem, stacklevel: int
-) -> torch.Tensor:
+def _zeros(call: ScaledMM, prepared: Prepared, problem: GemmProblem) -> torch.Tensor:
     check_backend(call.backend)
     shape = (problem.M, problem.N)
     if call.out is None:
         out = torch.empty(shape, dtype=prepared.out_dtype, device=call.input.device)
     else:
-        out = _resized(call.out, *shape, stacklevel + 1)
+        out = _resized(call.out, *shape)
     # Zero bytes are +0 in every format; not every version of torch fills float8 tensors.
     (out.view(torch.uint8) if out.element_size() == 1 else out).zero_()
     return out
 
 
-def _resized(out: torch.Tensor, rows: int, columns: int, stacklevel: int) -> torch.Tensor:
+def _resized(out: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     if tuple(out.shape) == (rows, columns):
         return out
     if out.numel():
-        warnings.warn(
+        warn(
             f"out= has shape {tuple(out.shape)} and is resized to {(rows, columns)}, as torch "
             "does; pass an out= of that shape or an empty one",
             UserWarning,
-            stacklevel=stacklevel + 1,
         )
     return out.resize_((rows, columns))
 

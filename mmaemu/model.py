@@ -20,7 +20,7 @@ from mmaemu.instruction.encoding import (
     to_codes,
 )
 from mmaemu.instruction.model import INTEGER_FORMATS, InstructionModel
-from mmaemu.instruction.models import find_preset, get_preset, list_presets
+from mmaemu.instruction.models import get_preset, list_presets
 
 __all__ = ["Preset", "dot", "epilogue", "get_preset", "list_presets"]
 
@@ -76,7 +76,7 @@ def dot(
     """
     a, b = _tensor("a", a), _tensor("b", b)
     _check_shapes(a, b)
-    model = find_preset(preset)
+    model = get_preset(preset)
     names = _format_pair(fmt)
     a_values, a_format = _operand("a", a, names[0], model)
     b_values, b_format = _operand("b", b, names[1], model)

@@ -25,6 +25,10 @@ RECORDED_ALIGNMENT: Final = 256
 COMPUTED_OPERANDS: Final = (torch.float8_e4m3fn, torch.float8_e5m2)
 _FLOAT8: Final = (*COMPUTED_OPERANDS, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 OUTPUTS: Final = (torch.float32, torch.bfloat16, torch.float16, *COMPUTED_OPERANDS)
+# By name, since not every version of torch has all of them.
+_WITHOUT_ZERO: Final = frozenset(
+    ("float8_e8m0fnu", "qint8", "qint32", "quint8", "quint4x2", "quint2x4")
+)
 _MATRIX: Final = 2
 _HALF: Final = (torch.bfloat16, torch.float16)
 
@@ -374,6 +378,13 @@ def _no_grad(call: CallFacts) -> str | None:
     )
 
 
+def _zero_output(call: CallFacts) -> str | None:
+    if dtype_name(call.out_dtype) not in _WITHOUT_ZERO:
+        return None
+    names = ", ".join(str(dtype) for dtype in OUTPUTS)
+    return f"a GEMM of zero size gives +0, which {call.out_dtype} cannot be; use one of {names}"
+
+
 ARGUMENT_RULES: Final[tuple[Rule, ...]] = (
     _mat1_is_matrix,
     _mat2_is_matrix,
@@ -436,11 +447,14 @@ def refusal(call: CallFacts, profile: Profile) -> Refusal | None:
         profile: the reference platform, whose own rejections follow the general ones.
 
     Returns:
-        The error to raise, or None. A call of zero size passes once the argument rules pass.
+        The error to raise, or None. A call of zero size passes once the argument rules pass and its
+        output type has a +0.
     """
     found = _first(ARGUMENT_RULES, call, ReferenceRejectsError)
-    if found is not None or call.zero_size:
+    if found is not None:
         return found
+    if call.zero_size:
+        return _first((_zero_output,), call, UnsupportedFeatureError)
     return (
         _first(OPERAND_RULES, call, ReferenceRejectsError)
         or _profile_rejects(call, profile)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import warnings
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmaemu import _settings
 from mmaemu.backends.base import AccumulateRequest, Backend, BackendStatus
+from mmaemu.cautions import Caution
 from mmaemu.errors import BackendFallbackWarning, BackendUnavailableError
 
 if TYPE_CHECKING:
@@ -49,8 +49,6 @@ FAMILIES: tuple[Family, ...] = (
 _ANY = tuple((family, None) for family in FAMILIES)
 
 NOT_BUILT = "not built into this installation"
-
-_warned: set[tuple[str, str, str]] = set()
 
 
 class _Loaded(NamedTuple):
@@ -193,8 +191,5 @@ def _missing(family: Family, device: torch.device) -> tuple[str | None, bool]:
 
 
 def _warn_once(device: torch.device, family: Family, reason: str, text: str) -> None:
-    key = (str(device), family.name, reason)
-    if key not in _warned:
-        _warned.add(key)
-        message = f"{text}; a slower backend with the same bits computes the result"
-        warnings.warn(message, BackendFallbackWarning, stacklevel=5)
+    message = f"{text}; a slower backend with the same bits computes the result"
+    Caution(BackendFallbackWarning, message, (str(device), family.name, reason)).issue()

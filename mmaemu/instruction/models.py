@@ -7,9 +7,9 @@ lies F - 18 below the smallest normal exponent of the output. The rows say where
 from __future__ import annotations
 
 import re
-import warnings
 from typing import Any, NamedTuple
 
+from mmaemu.cautions import Caution
 from mmaemu.errors import ExperimentalPresetWarning
 from mmaemu.formats import FORMATS
 from mmaemu.instruction.model import (
@@ -368,8 +368,6 @@ REFUSED: dict[str, str] = dict.fromkeys(
 )
 """Names that are refused as presets, and why."""
 
-_warned: set[str] = set()
-
 
 def list_presets() -> list[str]:
     """Return the names of all models, sorted; aliases are not listed."""
@@ -394,30 +392,34 @@ def get_preset(name: str | InstructionModel, *, warn: bool = True) -> Instructio
         TypeError: neither a str nor an InstructionModel.
         KeyError: no such model, or a refused name; the message says why.
     """
-    return find_preset(name, warn=warn)
-
-
-def find_preset(name: str | InstructionModel, *, warn: bool = True) -> InstructionModel:
-    """Return what `get_preset` returns, for a function that the user calls.
-
-    Arguments and errors are those of `get_preset`. Warnings point to the caller of the function
-    that calls this one.
-    """
     if isinstance(name, InstructionModel):
         return name
     model = _named(name)
-    if warn and name in WARNING_ALIASES:
-        message = f"preset {name!r}: {WARNING_ALIASES[name]}"
-        warnings.warn(message, ExperimentalPresetWarning, stacklevel=3)
-    if warn and model.maturity == "model only" and model.name not in _warned:
-        _warned.add(model.name)
-        warnings.warn(
-            f"instruction model {model.name!r} has maturity 'model only': it follows "
-            f"{' and '.join(model.sources)}, and no recording confirms its bits",
-            ExperimentalPresetWarning,
-            stacklevel=3,
-        )
+    if warn:
+        for caution in cautions_of(name):
+            caution.issue()
     return model
+
+
+def cautions_of(preset: str | InstructionModel) -> tuple[Caution, ...]:
+    """Return what a user of a preset should know; errors as `get_preset`."""
+    model = get_preset(preset, warn=False)
+    found = []
+    if isinstance(preset, str) and preset in WARNING_ALIASES:
+        message = f"preset {preset!r}: {WARNING_ALIASES[preset]}"
+        found.append(Caution(ExperimentalPresetWarning, message, None))
+    if model.maturity == "model only":
+        message = (
+            f"instruction model {model.name!r} has maturity 'model only': it follows "
+            f"{' and '.join(model.sources) or 'no source'}, and no recording confirms its bits"
+        )
+        found.append(Caution(ExperimentalPresetWarning, message, model))
+    return tuple(found)
+
+
+def maturity_of(model: InstructionModel) -> Maturity:
+    """Return the best evidence behind a model: that of its row, "custom" if it is none."""
+    return model.maturity if MODELS.get(model.name) == model else "custom"
 
 
 def _named(name: str) -> InstructionModel:

@@ -6,12 +6,12 @@ this process. It gives a decision and a caution; `resolve_splitk` also issues th
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from mmaemu import _settings
+from mmaemu.cautions import Caution
 from mmaemu.errors import (
     SplitKUnknownError,
     UnsupportedFeatureError,
@@ -21,11 +21,12 @@ from mmaemu.errors import (
 from mmaemu.gemm.problem import GemmProblem
 from mmaemu.gemm.splitk import SCHEMES, UNSPLIT, Scheme, SplitK
 from mmaemu.profiles.envelope import HeldOutTest, Setting
-from mmaemu.profiles.profile import Profile, get_profile
+from mmaemu.profiles.profile import PROFILES, Profile, get_profile
 from mmaemu.profiles.table import DecisionTable, open_table
 
 Source = Literal["explicit", "workspace0", "zero-size", "table", "live-query", "envelope"]
 
+_RECORDED_SOURCES: Final = ("table", "live-query", "envelope")
 _ALL_SCHEMES: Final = tuple(scheme for scheme in SCHEMES if scheme != "none")
 # How slices are put together is a property of a platform's kernels. A profile without a table
 # knows it only from the instruction model of those kernels; a model of one's own can have any.
@@ -46,8 +47,8 @@ class SplitDecision:
         scheme: how they are put together, see `SplitK`.
         source: which step of the resolution answered.
         verified: False if S > 1 and this (accumulation mode, S, scheme, output and operand types)
-            was never replayed on hardware, or if S = 1 was inferred from an envelope that failed
-            its held-out test.
+            was never replayed on hardware, if S = 1 was inferred from an envelope that failed its
+            held-out test, or if the table was recorded with another instruction model.
         table_id: the table that the answer rests on; None if it rests on none.
         note: the evidence, for people.
     """
@@ -65,36 +66,11 @@ class SplitDecision:
         return SplitK(self.S, self.scheme)
 
 
-class Caution(NamedTuple):
-    """A warning that a decision deserves; issued once per category and combination."""
-
-    category: type[UnverifiedSplitWarning]
-    message: str
-    combination: tuple[object, ...]
-
-
 class Resolution(NamedTuple):
     """A decision with the caution it deserves."""
 
     decision: SplitDecision
     caution: Caution | None
-
-    def warn(self, stacklevel: int = 2) -> None:
-        """Issue the caution unless it was issued before.
-
-        Args:
-            stacklevel: 1 = the caller of this method is where the warning points to.
-        """
-        if self.caution is None:
-            return
-        key = (self.caution.category, *self.caution.combination)
-        if key not in _issued:
-            warnings.warn(self.caution.message, self.caution.category, stacklevel=stacklevel + 1)
-            # Only now: where warnings are errors, every call raises.
-            _issued.add(key)
-
-
-_issued: set[tuple[object, ...]] = set()
 
 
 class _Query(NamedTuple):
@@ -117,7 +93,12 @@ class _Answer(NamedTuple):
 def _explicit(query: _Query) -> _Answer | None:
     if query.explicit is None:
         return None
-    _check_scheme(query.explicit, query.profile, query.table)
+    if query.explicit.S > 1 and not _schemes(query.profile, query.table):
+        raise UnsupportedFeatureError(
+            f"nothing is known about split-K on profile {query.profile.name!r}, so its bits cannot "
+            "be given; pass splitk=1"
+        )
+    check_scheme(query.explicit, query.profile)
     return _Answer(query.explicit, "explicit", "given by the caller")
 
 
@@ -295,7 +276,8 @@ def resolve_splitk(
     resolution = resolve(
         problem, get_profile(profile), splitk, layout_std=layout_std, strict=strict
     )
-    resolution.warn()
+    if resolution.caution is not None:
+        resolution.caution.issue()
     return resolution.decision
 
 
@@ -332,16 +314,14 @@ def _parse(splitk: object, profile: Profile, table: DecisionTable | None) -> Spl
     )
 
 
-def _check_scheme(split: SplitK, profile: Profile, table: DecisionTable | None) -> None:
-    if split.S == 1:
-        return
-    schemes = _schemes(profile, table)
-    if not schemes:
-        raise UnsupportedFeatureError(
-            f"nothing is known about split-K on profile {profile.name!r}, so its bits cannot be "
-            "given; pass splitk=1"
-        )
-    if split.scheme not in schemes:
+def check_scheme(split: SplitK, profile: Profile) -> None:
+    """Check that a profile's platform can put slices together in this way, as far as is known.
+
+    Raises:
+        ValueError: the scheme belongs to another platform.
+    """
+    schemes = split_schemes(profile)
+    if split.S > 1 and schemes and split.scheme not in schemes:
         raise ValueError(
             f"splitk scheme {split.scheme!r} belongs to another platform than profile "
             f"{profile.name!r}, which has {' and '.join(map(repr, schemes))}"
@@ -351,12 +331,14 @@ def _check_scheme(split: SplitK, profile: Profile, table: DecisionTable | None) 
 def _resolution(query: _Query, answer: _Answer) -> Resolution:
     profile, table, split = query.profile, query.table, answer.split
     setting = Setting.of(query.problem)
+    asks_table = split.S > 1 or answer.source in _RECORDED_SOURCES
+    own_model = not asks_table or table is None or _is_own_model(profile, table)
     replayed = split.S == 1 or (table is not None and (setting, split) in table.replayed)
     decision = SplitDecision(
         S=split.S,
         scheme=split.scheme,
         source=answer.source,
-        verified=replayed and answer.failed is None,
+        verified=replayed and own_model and answer.failed is None,
         table_id=table.table_id if table is not None and answer.rests_on_table else None,
         note=answer.note + _ragged_remark(query, split),
     )
@@ -366,6 +348,10 @@ def _resolution(query: _Query, answer: _Answer) -> Resolution:
             f"the envelope of this workspace failed its held-out test ({answer.failed.split} of "
             f"{answer.failed.tested} shapes above the bound were split), so the GPU may split this "
             "call too"
+        )
+    if not own_model:
+        doubts.append(
+            f"its table was recorded with another instruction model than {profile.preset_name!r}"
         )
     if not replayed:
         doubts.append("this combination was never replayed on hardware")
@@ -379,6 +365,19 @@ def _resolution(query: _Query, answer: _Answer) -> Resolution:
     )
     category = UnverifiedSplitWarning if answer.failed is None else UnvalidatedEnvelopeWarning
     return Resolution(decision, Caution(category, message, (profile.name, setting, split)))
+
+
+def _is_own_model(profile: Profile, table: DecisionTable) -> bool:
+    """Whether a profile's instruction model is that of the platform of a table."""
+    # A table from elsewhere states no model: whoever recorded it had the profile's.
+    recorded = (each.preset for each in PROFILES.values() if each.splitk_table == table.table_id)
+    preset = next(recorded, profile.preset)
+    if preset == profile.preset:
+        return True
+    # Imported here because few profiles have a model of their own.
+    from mmaemu.instruction.models import get_preset
+
+    return get_preset(preset, warn=False) == get_preset(profile.preset, warn=False)
 
 
 def _ragged_remark(query: _Query, split: SplitK) -> str:

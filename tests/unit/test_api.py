@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import mmaemu
-from mmaemu import calls
+from mmaemu import calls, cautions
+from mmaemu.backends import registry
 from mmaemu.backends.base import BackendStatus
 from mmaemu.errors import (
+    BackendFallbackWarning,
     ExperimentalPresetWarning,
     ReferenceRejectsError,
     UnsupportedFeatureError,
@@ -334,11 +337,21 @@ def test_no_products_give_plus_zero_whatever_the_scales_and_types(dtype: torch.d
     assert_bitwise_equal(acc, torch.zeros(16, 32))
 
 
+@pytest.mark.parametrize("dtype", [*E8M0, torch.qint8, torch.quint8, torch.qint32])
+def test_zero_size_needs_an_output_that_has_a_zero(dtype: torch.dtype) -> None:
+    for sizes in ((16, 32, 0), (0, 32, 16)):
+        with pytest.raises(UnsupportedFeatureError, match=r"gives \+0, which torch\.\w+ cannot be"):
+            run(*operands(*sizes), out_dtype=dtype)
+
+
 def test_zero_size_needs_no_evidence_but_correct_options() -> None:
     a, b = operands(K=0)
     for profile in ("hopper-experimental", "b200-mma-sync-experimental"):
         assert run(a, b, profile=profile, splitk="auto").shape == (16, 32)
-        assert run(a, b, profile=profile, splitk=(2, "serial")).shape == (16, 32)
+        assert run(a, b, profile=profile, splitk=(2, "contiguous")).shape == (16, 32)
+    for empty in ((a, b), operands(M=0)):
+        with pytest.raises(ValueError, match="'serial' belongs to another platform"):
+            run(*empty, profile="hopper", splitk=(2, "serial"))
     assert run(a, b, bias=torch.ones(32, dtype=BF16), out_dtype=BF16).shape == (16, 32)
     for options in ({"backend": "gpu"}, {"splitk": 2}):
         with pytest.raises(ValueError, match=r"must be one of|splitk=2"):
@@ -406,7 +419,7 @@ def test_what_b200_mma_sync_does_not_know_is_unsupported() -> None:
 
 
 def test_experimental_profiles_warn_once() -> None:
-    calls._warned_profiles.clear()
+    cautions._issued.clear()
     options: dict[str, Any] = {"profile": "hopper-experimental", "splitk": 1}
     with pytest.warns(ExperimentalPresetWarning, match="no platform was recorded"):
         run(*operands(), **options)
@@ -575,11 +588,17 @@ def test_a_warning_made_an_error_raises_every_time() -> None:
                 run(*operands(K=512), **options)
 
 
-def test_warnings_point_to_the_callers_line() -> None:
-    calls._warned_profiles.clear()
+def with_model(preset: str) -> mmaemu.Profile:
+    return dataclasses.replace(mmaemu.get_profile("ada"), name="mine", preset=preset)
+
+
+def test_warnings_point_to_the_callers_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    cautions._issued.clear()
     a, b = operands(K=512)
     cases: list[tuple[str, dict[str, Any]]] = [
         ("is experimental", {"profile": "hopper-experimental"}),
+        ("model only", {"profile": with_model("tcgen05_f8f6f4_fp32"), "use_fast_accum": True}),
+        ("neither B200", {"profile": with_model("blackwell"), "use_fast_accum": True}),
         ("never replayed", {"splitk": (29, "pairwise")}),
         ("is resized", {"out": torch.zeros(3)}),
         ("stays unchanged", {"out": torch.zeros(16, 64)[:, ::2]}),
@@ -591,6 +610,26 @@ def test_warnings_point_to_the_callers_line() -> None:
     with pytest.warns(UserWarning, match="resized") as caught:
         mmaemu.scaled_mm(*operands(K=0), ONE, ONE, out=torch.zeros(3), **ADA)
     assert caught[0].filename == __file__
+    calls._decide_scaled_mm.cache_clear()
+    cpu = "mmaemu.backends.cpu"
+    monkeypatch.setattr(
+        registry,
+        "_missing",
+        lambda family, _: ("is damaged" if family.module == cpu else None, True),
+    )
+    monkeypatch.setattr(registry, "FAMILIES", registry.FAMILIES[1:])
+    monkeypatch.setattr(registry, "_ANY", registry._ANY[1:])
+    with pytest.warns(BackendFallbackWarning, match="is damaged") as caught:
+        mmaemu.scaled_mm(a, b, ONE, ONE, **ADA)
+    assert [warning.filename for warning in caught] == [__file__]
+    calls._decide_scaled_mm.cache_clear()
+
+
+def test_a_warning_from_within_an_operator_points_to_the_callers_line() -> None:
+    cautions._issued.clear()
+    with FlopCounterMode(display=False), pytest.warns(ExperimentalPresetWarning) as caught:
+        run(*operands(), profile="hopper-experimental")
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_a_repeated_call_decides_nothing_anew() -> None:

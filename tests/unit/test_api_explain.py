@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import tracemalloc
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import mmaemu
+from mmaemu import cautions
+from mmaemu.errors import ExperimentalPresetWarning
 from mmaemu.testing.operands import tensors
 
 E4M3 = torch.float8_e4m3fn
@@ -97,6 +102,57 @@ def test_cautions_are_reported_without_being_issued(recwarn: pytest.WarningsReco
     plan = explain(profile="b200-mma-sync-experimental", splitk=1, use_fast_accum=True)
     assert "is experimental" in plan.warnings[0]
     assert [str(warning.message) for warning in recwarn] == []
+
+
+MODEL_ONLY = "tcgen05_f8f6f4_fp32"
+
+
+@pytest.mark.parametrize(
+    ("preset", "match", "calls"),
+    [
+        ("blackwell", "neither B200 cuBLAS", 2),
+        (MODEL_ONLY, "maturity 'model only'", 1),
+        (mmaemu.get_preset(MODEL_ONLY, warn=False), "maturity 'model only'", 1),
+    ],
+    ids=["alias", "name", "object"],
+)
+def test_what_explain_lists_is_what_a_call_warns_about(
+    preset: str | mmaemu.Preset, match: str, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = tensors("uniform", 16, 32, 32)
+    profile = dataclasses.replace(mmaemu.get_profile("ada"), name="mine", preset=preset)
+    options: dict[str, Any] = {"profile": profile, "splitk": 1, "use_fast_accum": True}
+    listed = explain(**options).warnings
+    assert len(listed) == 1
+    assert match in listed[0]
+    computations: tuple[Callable[[], torch.Tensor], ...] = (
+        lambda: mmaemu.scaled_mm(a, b.t(), ONE, ONE, **options),
+        lambda: mmaemu.accumulate(a, b, **options),
+    )
+    for compute in computations:
+        monkeypatch.setattr(cautions, "_issued", set())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(2):
+                with pytest.raises(ExperimentalPresetWarning):
+                    compute()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                compute()
+        assert [str(warning.message) for warning in caught] == listed * calls
+        assert {warning.filename for warning in caught} == {__file__}
+    assert explain(K=0, **options).warnings == []
+
+
+def test_a_changed_model_is_custom_and_its_split_unverified() -> None:
+    model = dataclasses.replace(mmaemu.get_preset("ada"), name="mine", fraction_bits=20)
+    profile = dataclasses.replace(mmaemu.get_profile("ada"), name="mine", preset=model)
+    plan = explain(profile=profile)
+    assert plan.preset_maturity == "custom"
+    assert plan.split is not None
+    assert (plan.split.S, plan.split.verified) == (3, False)
+    assert "another instruction model than 'mine'" in plan.warnings[0]
 
 
 def test_layouts_that_were_not_recorded_have_no_recorded_split() -> None:

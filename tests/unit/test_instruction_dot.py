@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from mmaemu import cautions
 from mmaemu import model as public
 from mmaemu.errors import ExperimentalPresetWarning
 from mmaemu.formats import FORMATS
@@ -93,7 +94,7 @@ def test_operands_that_require_grad_are_read_only() -> None:
 
 
 def test_dot_warns_for_names_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mmaemu.instruction.models._warned", set())
+    monkeypatch.setattr(cautions, "_issued", set())
     a = torch.ones(1, 4, dtype=torch.float16)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from mmaemu import cautions
 from mmaemu.errors import ExperimentalPresetWarning
-from mmaemu.instruction import models
 from mmaemu.instruction.model import FP8_PAIRS, InstructionModel
 from mmaemu.instruction.models import (
     ALIASES,
@@ -18,6 +18,7 @@ from mmaemu.instruction.models import (
     architecture_of,
     get_preset,
     list_presets,
+    maturity_of,
     model_for,
 )
 
@@ -121,7 +122,7 @@ def test_an_own_model_comes_back_as_it_is() -> None:
 
 
 def test_model_only_rows_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "_warned", set())
+    monkeypatch.setattr(cautions, "_issued", set())
     with pytest.warns(ExperimentalPresetWarning, match="tcgen05_nvfp4") as seen:
         get_preset("tcgen05_nvfp4")
     assert [warning.filename for warning in seen] == [__file__]
@@ -131,6 +132,22 @@ def test_model_only_rows_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
         get_preset("tcgen05_mxf4", warn=False)
     with pytest.warns(ExperimentalPresetWarning, match="tcgen05_mxf4"):
         get_preset("tcgen05_mxf4")
+
+
+def test_where_warnings_are_errors_every_use_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cautions, "_issued", set())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(ExperimentalPresetWarning):
+                get_preset("tcgen05_nvfp4")
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_a_changed_model_has_no_evidence(model: InstructionModel) -> None:
+    assert maturity_of(replace(model)) == model.maturity
+    assert maturity_of(replace(model, name="mine")) == "custom"
+    assert maturity_of(replace(model, scope="changed")) == "custom"
 
 
 @pytest.mark.parametrize("name", [n for n, m in MODELS.items() if m.maturity != "model only"])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from mmaemu import cautions
 from mmaemu.backends import registry
 from mmaemu.backends.base import AccumulateRequest, Backend, BackendStatus
 from mmaemu.errors import BackendFallbackWarning, BackendUnavailableError
@@ -59,7 +60,7 @@ def families(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     )
     monkeypatch.setattr(registry, "FAMILIES", rows)
     monkeypatch.setattr(registry, "_ANY", tuple((row, None) for row in rows))
-    monkeypatch.setattr(registry, "_warned", set())
+    monkeypatch.setattr(cautions, "_issued", set())
     monkeypatch.delenv("MMAEMU_BACKEND", raising=False)
     for cached in (registry._load, registry._is_built):
         cached.cache_clear()
@@ -174,6 +175,18 @@ def test_a_failure_warns_once_and_what_is_by_design_never(
             assert registry.select(request_)[0].name == "reference"
     assert [each.category for each in caught] == [BackendFallbackWarning]
     assert "cpu:avx2: its library has another hash" in str(caught[0].message)
+    assert caught[0].filename == __file__
+
+
+def test_where_warnings_are_errors_every_selection_raises(
+    families: dict[str, Any], request_: AccumulateRequest
+) -> None:
+    families["cpu"] = [Fake("cpu:avx2", reason="its library has another hash", failed=True)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(BackendFallbackWarning):
+                registry.select(request_)
 
 
 def test_one_cause_in_several_backends_of_a_family_warns_once(

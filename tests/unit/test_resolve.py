@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from mmaemu import cautions
 from mmaemu.bindings.algoconfig import AlgoConfig
 from mmaemu.errors import (
     SplitKUnknownError,
@@ -21,6 +22,7 @@ from mmaemu.errors import (
 from mmaemu.formats import FORMATS
 from mmaemu.gemm.problem import GemmProblem
 from mmaemu.gemm.splitk import SplitK
+from mmaemu.instruction.models import get_preset
 from mmaemu.profiles import resolve as module
 from mmaemu.profiles.profile import get_profile, list_profiles
 from mmaemu.profiles.resolve import SplitDecision, resolve, resolve_splitk
@@ -37,7 +39,7 @@ def no_gpu_and_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MMAEMU_DISABLE_CUDA", "1")
     for name in ("MMAEMU_SPLITK_STRICT", "MMAEMU_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(module, "_issued", set())
+    monkeypatch.setattr(cautions, "_issued", set())
 
 
 def ask(
@@ -533,6 +535,30 @@ def test_where_warnings_are_errors_every_call_raises() -> None:
                 ask(splitk=(17, "contiguous"))
 
 
+def test_only_the_model_of_a_tables_platform_is_verified() -> None:
+    """A split was replayed with the arithmetic of the GPU that the table is of."""
+    ada, own = get_profile("ada"), get_preset("ada")
+    changed = dataclasses.replace(own, name="mine", fraction_bits=20)
+    for preset, verified in (
+        ("ada_fp8_fp32", True),
+        (dataclasses.replace(own), True),
+        (changed, False),
+        ("hopper", False),
+    ):
+        profile = dataclasses.replace(ada, name="mine", preset=preset)
+        for size in (64, 1024):  # One is split, the other is not.
+            problem = GemmProblem(size, size, size, "e4m3", "e4m3", "bfloat16", False)
+            resolution = resolve(problem, profile)
+            assert resolution.decision.source == "table"
+            assert resolution.decision.verified == verified
+            assert (resolution.caution is None) == verified
+            assert verified or "another instruction model" in str(resolution.caution)
+        assert resolve(problem, profile, (2, "pairwise")).decision.verified == verified
+        assert resolve(problem, profile, 1).decision.verified
+    elsewhere = dataclasses.replace(ada, name="mine", preset=changed, workspace_bytes=0)
+    assert resolve(problem, elsewhere).caution is None
+
+
 @pytest.mark.parametrize("profile", ["hopper-te", "ada-te"])
 def test_split_calls_of_transformer_engine_warn(profile: str) -> None:
     shape = (64, 64, 16384)
@@ -559,5 +585,5 @@ def test_resolving_does_not_warn_by_itself() -> None:
     assert resolution.caution is not None
     assert resolution.caution.category is UnverifiedSplitWarning
     with pytest.warns(UnverifiedSplitWarning):
-        resolution.warn()
+        resolution.caution.issue()
     assert resolve(problem, get_profile("hopper"), (17, "contiguous")) == resolution
