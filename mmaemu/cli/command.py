@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from mmaemu import _settings
 
-MAX_SIZE = 2**31 - 1
-"""The largest M, N or K: cuBLAS takes signed 32-bit sizes from torch."""
+MAX_SIZE = 2**63 - 1
+"""The largest M, N or K, and the most bytes of a matrix: torch's sizes are signed 64-bit."""
 
 
 class Exit(IntEnum):
@@ -110,7 +110,7 @@ def size(text: str) -> int:
     """Parse M, N or K: decimal digits, nothing else.
 
     Raises:
-        argparse.ArgumentTypeError: anything but an integer in 0..2^31-1.
+        argparse.ArgumentTypeError: anything but an integer in 0..2^63-1.
     """
     if not re.fullmatch(r"[0-9]+", text):
         raise argparse.ArgumentTypeError(

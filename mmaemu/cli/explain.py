@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from mmaemu.cli import output
 from mmaemu.cli.command import (
+    MAX_SIZE,
     Argument,
     Command,
     Example,
@@ -19,6 +20,7 @@ from mmaemu.cli.command import (
     known_backend,
     size,
 )
+from mmaemu.errors import BackendUnavailableError
 from mmaemu.gemm.splitk import SCHEMES
 
 if TYPE_CHECKING:
@@ -83,7 +85,9 @@ class ExplainReport(Report):
 
     @property
     def exit_code(self) -> Exit:
-        """Exit 1 for a call that raises."""
+        """1: the call raises. 3: it raises because the backend is not available here."""
+        if self.error == BackendUnavailableError.__name__:
+            return Exit.NOT_AVAILABLE
         return Exit.OK if self.valid else Exit.FAILED
 
     def render(self) -> str:
@@ -149,6 +153,18 @@ def scale(text: str) -> str:
     return text
 
 
+def _check_sizes(call: Call) -> None:
+    """Check that every matrix, an output of up to 4 bytes per element included, can be indexed."""
+    sizes = {"M": call.M, "N": call.N, "K": call.K}
+    for rows, columns, width in (("M", "K", 1), ("N", "K", 1), ("M", "N", 4)):
+        # torch computes with the other size where one is zero.
+        if max(sizes[rows], 1) * max(sizes[columns], 1) * width > MAX_SIZE:
+            raise UsageError(
+                f"{rows} x {columns} = {sizes[rows]} x {sizes[columns]} is a matrix of more than "
+                f"{MAX_SIZE} bytes, the most that can be indexed; expected smaller sizes"
+            )
+
+
 def _operands(call: Call) -> dict[str, Any]:
     """Return the tensors of the call on torch's meta device, which has shapes but no memory."""
     import torch
@@ -189,10 +205,11 @@ def collect(call: Call, split: Split) -> ExplainReport:
 
     Raises:
         NotAvailableError: torch cannot be imported.
-        UsageError: the profile or the backend does not exist.
+        UsageError: the profile or the backend does not exist, or a matrix is too large.
     """
     check_ready("explain")
     known_backend(call.backend)
+    _check_sizes(call)
     from mmaemu.api import explain
 
     operands = _operands(call)
@@ -243,7 +260,8 @@ COMMAND = Command(
         "Shows what mmaemu.scaled_mm would do for an M x N x K call: whether the reference accepts "
         "it, the profile, the instruction model and its maturity, the split-K decision with its "
         "source, and the backend. No operand is allocated, whatever the sizes. "
-        "Exit code 1: the call would raise."
+        "Exit code 1: the call would raise. Exit code 3: it would, since the backend is not "
+        "available here."
     ),
     arguments=(
         _size("M"),

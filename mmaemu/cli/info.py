@@ -17,7 +17,8 @@ from typing import ClassVar, Final, TypeVar
 from mmaemu import _settings
 from mmaemu._version import __version__
 from mmaemu.cli import output
-from mmaemu.cli.command import Command, Example, Report
+from mmaemu.cli.command import Command, Example, Exit, Report
+from mmaemu.errors import DataIntegrityError
 
 T = TypeVar("T")
 
@@ -92,6 +93,7 @@ class InfoReport(Report):
         gpu_note: why there is none, else "".
         settings: MMAEMU_* variables that are set.
         profiles, models, backends, tables: what mmaemu can do here.
+        damaged: tables that cannot be used, with the reason.
         problems: sections that could not be collected, with the reason.
     """
 
@@ -107,7 +109,13 @@ class InfoReport(Report):
     models: list[ModelMaturity]
     backends: list[BackendState]
     tables: list[Table]
+    damaged: list[str]
     problems: list[str]
+
+    @property
+    def exit_code(self) -> Exit:
+        """Exit 1 for a damaged table, which is a broken installation."""
+        return Exit.FAILED if self.damaged else Exit.OK
 
     def render(self) -> str:
         """Return the sections as text."""
@@ -159,6 +167,7 @@ def _sections(report: InfoReport) -> tuple[tuple[str, str], ...]:
                 ]
             ),
         ),
+        ("Damaged tables", "\n".join(f"  {table}" for table in report.damaged)),
         ("Problems", "\n".join(f"  {problem}" for problem in report.problems)),
     )
 
@@ -233,19 +242,27 @@ def _backends() -> list[BackendState]:
     ]
 
 
-def _tables() -> list[Table]:
+def _tables() -> tuple[list[Table], list[str]]:
     from mmaemu.profiles.profile import get_profile, list_profiles
     from mmaemu.profiles.table import open_table
 
     names = [get_profile(name).splitk_table for name in list_profiles()]
-    tables = [open_table(name) for name in dict.fromkeys(names) if name is not None]
-    return [
-        Table(each.table_id, each.rows, each.split_rows, list(each.workspaces)) for each in tables
-    ]
+    tables, damaged = [], []
+    for name in dict.fromkeys(names):
+        if name is None:
+            continue
+        try:
+            table = open_table(name)
+        except (DataIntegrityError, LookupError) as error:
+            damaged.append(f"{name}: {type(error).__name__}: {error}")
+            continue
+        workspaces = list(table.workspaces)
+        tables.append(Table(table.table_id, table.rows, table.split_rows, workspaces))
+    return tables, damaged
 
 
 def collect() -> InfoReport:
-    """Collect the report. Never raises: what fails is a line of `problems`."""
+    """Collect the report. Never raises: what fails is a line of `damaged` or `problems`."""
     problems: list[str] = []
 
     def attempt(section: str, function: Callable[[], T], otherwise: T) -> T:
@@ -257,6 +274,8 @@ def collect() -> InfoReport:
 
     no_gpu: tuple[Gpu | None, str] = None, "see the problems below"
     gpu, gpu_note = attempt("GPU", _gpu, no_gpu)
+    no_tables: tuple[list[Table], list[str]] = [], []
+    tables, damaged = attempt("tables", _tables, no_tables)
     return InfoReport(
         mmaemu={"version": __version__, "folder": str(Path(__file__).parents[1])},
         python={
@@ -270,7 +289,8 @@ def collect() -> InfoReport:
         profiles=attempt("profiles", _profiles, []),
         models=attempt("models", _models, []),
         backends=attempt("backends", _backends, []),
-        tables=attempt("tables", _tables, []),
+        tables=tables,
+        damaged=damaged,
         problems=problems,
     )
 
@@ -282,7 +302,7 @@ COMMAND = Command(
         "Shows what is installed and what can be used here: versions, the GPU, which profiles "
         "this machine matches and why not, the instruction models with their maturity, every "
         "backend with the reason why it is not available, and the tables of recorded split-K "
-        "decisions. Works with a broken torch. Exit code 0: the report could be made."
+        "decisions. Works with a broken torch. Exit code 1: a table is damaged."
     ),
     arguments=(),
     examples=(

@@ -77,7 +77,8 @@ PLATFORM_KEYS = flat(
     "maturity",
     "splitk_maturity",
 )
-# The JSON of every command, by schema. A change here needs a new number in the schema's name.
+# The JSON of every command, by schema. A key that goes or changes its meaning needs a new number in
+# the schema's name.
 SCHEMAS: dict[str, dict[str, object]] = {
     "mmaemu-info/1": {
         "mmaemu": flat("version", "folder"),
@@ -89,6 +90,7 @@ SCHEMAS: dict[str, dict[str, object]] = {
         "models": [flat("name", "maturity")],
         "backends": [flat("name", "available", "source", "reason")],
         "tables": [{**flat("name", "rows", "split_rows"), "workspaces": []}],
+        "damaged": [],
         "problems": [],
     },
     "mmaemu-explain/1": {
@@ -196,8 +198,13 @@ def test_version(run: Run) -> None:
         (("explain", "-1", "16", "16"), "-1"),
         (("explain", "16", "16.9", "16"), "16.9"),
         (("explain", "16", "16", "0x10"), "0x10"),
-        (("explain", "2147483648", "16", "16"), "2147483647"),
-        (("explain", "9" * 5000, "16", "16"), "2147483647"),
+        (("explain", str(2**63), "16", "16"), str(2**63 - 1)),
+        (("explain", "9" * 5000, "16", "16"), str(2**63 - 1)),
+        (("explain", str(2**62), "16", "16"), "M x K = 4611686018427387904 x 16"),
+        (("explain", str(2**62), "0", "0"), "M x N"),
+        (("explain", "16", str(2**60), "1"), "M x N"),
+        (("explain", str(2**32), "16", str(2**32)), "M x K"),
+        (("explain", "16", str(2**32), str(2**32)), "N x K"),
         (("explain", "16", "16", "16", "--a", "fp16"), "fp16"),
         (("explain", "16", "16", "16", "--scale-a", "big"), "big"),
         *(
@@ -226,12 +233,24 @@ def test_usage_errors_say_what_is_wrong(run: Run, argv: tuple[str, ...], says: s
     assert out == ""
 
 
-def test_usage_error_is_json_too(run: Run) -> None:
-    code, out, _ = run("models", "nonsense", "--json")
+@pytest.mark.parametrize(
+    ("line", "command", "says"),
+    [
+        ("models nonsense --json", "models", "nonsense"),
+        ("explain --json 16.9 16 16", "explain", "16.9"),
+        ("explain 16 16 --json", "explain", "K"),
+        ("info --json --nonsense", None, "--nonsense"),
+        ("nonsense --json", None, "nonsense"),
+        ("--json", None, "COMMAND"),
+    ],
+)
+def test_usage_error_is_json_too(run: Run, line: str, command: str | None, says: str) -> None:
+    code, out, err = run(*line.split())
     report = json.loads(out)
     assert (code, report["exit_code"]) == (USAGE, USAGE)
-    assert (report["schema"], report["command"]) == ("mmaemu-error/1", "models")
-    assert "nonsense" in report["error"]
+    assert (report["schema"], report["command"]) == ("mmaemu-error/1", command)
+    assert says in report["error"]
+    assert report["error"] in err
 
 
 def test_unknown_default_profile_is_a_usage_error(
@@ -277,6 +296,9 @@ def test_a_backend_that_cannot_run_here_is_not_available(run: Run) -> None:
     assert (code, out) == (NOT_AVAILABLE, "")
     assert "not available here" in err
     assert "cuda" in err
+    code, out, err = run("explain", "16", "16", "16", "--splitk", "1", "--backend", "cuda")
+    assert (code, err) == (NOT_AVAILABLE, "")
+    assert "raises BackendUnavailableError" in out
 
 
 def test_warnings_are_notes_of_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,6 +393,16 @@ def test_explain_takes_no_memory_for_a_huge_call(run: Run, monkeypatch: pytest.M
     assert all(tensor.is_meta for tensor in seen if isinstance(tensor, torch.Tensor))
 
 
+@pytest.mark.parametrize(
+    "sizes", [(2**32, 16, 16), (16, 2**32, 16), (1, 16, 2**58), (2**61 - 1, 0, 0)]
+)
+def test_explain_takes_64_bit_sizes(run: Run, sizes: tuple[int, int, int]) -> None:
+    code, out, err = run("explain", *map(str, sizes), "--splitk", "1", "--json")
+    call = json.loads(out)["call"]
+    assert (code, err) in {(OK, ""), (FAILED, "")}
+    assert (call["M"], call["N"], call["K"]) == sizes
+
+
 def test_models_shows_every_field_of_one(run: Run) -> None:
     _, out, _ = run("models", "ada")
     for words in ("dot_length", "16 products", "fraction_bits", "13", "recorded", "RTX 4060"):
@@ -423,14 +455,33 @@ def test_info_shows_a_matching_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 def test_info_reports_what_fails_and_shows_the_rest(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(_table_id: str) -> None:
-        raise DataIntegrityError("decisions.npz differs")
+    def fail() -> None:
+        raise RuntimeError("no driver")
 
-    monkeypatch.setattr(table, "open_table", damaged)
+    monkeypatch.setattr(libcuda, "current_device", fail)
     code, out, _ = run("info")
     assert code == OK
-    assert "tables: DataIntegrityError: decisions.npz differs" in out
+    assert "GPU: RuntimeError: no driver" in out
     assert "reference " in out
+
+
+def test_info_fails_for_a_damaged_table_and_shows_the_rest(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intact = table.open_table
+
+    def open_table(table_id: str) -> table.DecisionTable:
+        if "rtx4060" in table_id:
+            raise DataIntegrityError("decisions.npz differs")
+        return intact(table_id)
+
+    monkeypatch.setattr(table, "open_table", open_table)
+    code, out, _ = run("info")
+    assert code == FAILED
+    assert re.search(r"Damaged tables\n  rtx4060/\S+: DataIntegrityError: decisions.npz dif", out)
+    assert re.search(r"h100\S*/\S+ +[0-9,]+ decisions", out)
+    report = json.loads(run("info", "--json")[1])
+    assert (report["exit_code"], len(report["damaged"]), len(report["tables"])) == (FAILED, 1, 1)
 
 
 def test_info_without_any_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -533,6 +584,26 @@ def test_a_reader_that_stops_early_is_no_error() -> None:
     assert child.stderr.read() == ""
     child.stderr.close()
     assert child.wait() == OK
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("line", ["models", "models nonsense --json", "explain --help"])
+def test_output_that_cannot_be_written_is_one_line(line: str) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        finished = subprocess.run(
+            [sys.executable, "-m", "mmaemu", *line.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+            text=True,
+        )
+    assert finished.returncode == FAILED
+    assert "Traceback" not in finished.stderr
+    assert re.fullmatch(
+        r"mmaemu\S* ?\S*: the output cannot be written: .*", finished.stderr.splitlines()[-1]
+    )
 
 
 def test_text_that_the_terminal_cannot_show_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
