@@ -254,10 +254,11 @@ def _scale_bits(name: str, scale: object) -> int:
     tensor = _check_fp32(name, scale)
     if tensor.numel() != 1:
         raise ValueError(f"{name} must have one element, got shape {tuple(tensor.shape)}")
-    value = tensor.item()
-    if _LEAST_NORMAL <= abs(value) < math.inf:  # Converted exactly in any float mode.
-        pattern: int = _UNPACK_BITS(_PACK_FP32(value))[0]
-        return pattern
+    if tensor.layout is torch.strided:  # A sparse scale is an error.
+        value = tensor.item()
+        if _LEAST_NORMAL <= abs(value) < math.inf:  # Converted exactly in any float mode.
+            pattern: int = _UNPACK_BITS(_PACK_FP32(value))[0]
+            return pattern
     try:
         bits = tensor.view(torch.int32)
     except RuntimeError:  # A negation is still to be done, as in `z.conj().imag`.
