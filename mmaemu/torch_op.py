@@ -173,10 +173,12 @@ _define(
 def scaled_mm(call: calls.ScaledMM) -> torch.Tensor:
     """Run a scaled_mm call through the operator; arguments as `mmaemu.api.scaled_mm`."""
     slices, scheme = _split_fields(call.splitk)
-    grad = calls.requires_grad(call.tensors)
+    # The compiler of torch 2.6 knows neither properties nor slices of named tuples.
+    fields = [*call]
+    grad = calls.requires_grad((*fields[:6], call.out))
     if grad and not torch.compiler.is_compiling():
         calls.refuse(call, grad=True)  # Before autograd looks for a derivative and finds none.
-    arguments = (*call[:8], _profile_name(call.profile), slices, scheme, call.backend, grad)
+    arguments = (*fields[:8], _profile_name(call.profile), slices, scheme, call.backend, grad)
     if call.out is None:
         result: torch.Tensor = torch.ops.mmaemu.scaled_mm(*arguments)
         return result
