@@ -117,7 +117,7 @@ class Accumulation:
         still available would be accepted again.
         """
         backend = self.chosen.get(name)
-        if backend is None or not backend.status(request.device).available:
+        if backend is None or not backend.status(request.a.device).available:
             backend, _ = select(request, name)
             self.chosen[name] = backend
         return backend
@@ -394,7 +394,7 @@ def scaled_mm(call: ScaledMM, *, grad: bool) -> torch.Tensor:
     codes = call.input.view(torch.uint8)
     request = _request(
         codes.contiguous() if prepared.copies_mat1 else codes,
-        call.mat2.view(torch.uint8).t(),
+        call.mat2.view(torch.uint8).mT,
         accumulation,
     )
     backend = accumulation.backend(request, call.backend)
