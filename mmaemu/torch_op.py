@@ -174,7 +174,7 @@ def scaled_mm(call: calls.ScaledMM) -> torch.Tensor:
     """Run a scaled_mm call through the operator; arguments as `mmaemu.api.scaled_mm`."""
     slices, scheme = _split_fields(call.splitk)
     # The compiler of torch 2.6 knows neither properties nor slices of named tuples.
-    fields = [*call]
+    fields: list[Any] = [*call]
     grad = calls.requires_grad((*fields[:6], call.out))
     if grad and not torch.compiler.is_compiling():
         calls.refuse(call, grad=True)  # Before autograd looks for a derivative and finds none.
