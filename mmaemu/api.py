@@ -124,7 +124,7 @@ def scaled_mm(  # noqa: PLR0917 - torch's signature
         splitk,
         backend,
     )
-    tensors = call.tensors
+    tensors = (input, mat2, scale_a, scale_b, bias, scale_result, out)
     if torch.compiler.is_compiling():
         _check_types(call)
     elif _types_are_plain(call, tensors) and _is_eager(input):
