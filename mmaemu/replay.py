@@ -64,12 +64,13 @@ class NotReplayableError(Exception):
     """The record describes a call that this module does not know how to make."""
 
 
-def replay(record: Record, *, backend: str = "auto") -> Replay:
+def replay(record: Record, *, backend: str = "auto", device: str = "cpu") -> Replay:
     """Make the recorded call and compare with what the GPU returned.
 
     Args:
         record: an instruction chain, a GEMM or a spelled-out call.
         backend: as for `mmaemu.scaled_mm`; instruction chains do not use it.
+        device: where the operands are put; instruction chains are always computed on the CPU.
 
     Returns:
         The comparison; an unexpected error counts every value as differing.
@@ -79,7 +80,7 @@ def replay(record: Record, *, backend: str = "auto") -> Replay:
         KeyError: it names an unknown preset, profile or argument.
         ValueError: it names an unknown split-K scheme.
     """
-    call = _prepare(record, backend)
+    call = _prepare(record, backend, device)
     recorded_error = None if isinstance(record, MmaRecord) else record.error
     recorded = record.d if isinstance(record, MmaRecord) else record.out
     values = 1 if recorded is None else recorded.size
@@ -99,18 +100,18 @@ def replay(record: Record, *, backend: str = "auto") -> Replay:
     return Replay(record.id, values, differing, expected, "values", detail)
 
 
-def _prepare(record: Record, backend: str) -> Callable[[], Bits]:
+def _prepare(record: Record, backend: str, device: str) -> Callable[[], Bits]:
     """Everything that may fail because the record is not understood, before the recorded call."""
     if isinstance(record, MmaRecord):
         get_preset(record.preset, warn=False)
         return lambda: _chain(record)
     get_profile(record.profile)
     if isinstance(record, CallRecord):
-        return _spelled_call(record, backend)
+        return _spelled_call(record, backend, device)
     if record.op == "accumulate":
-        return _accumulate(record, backend)
+        return _accumulate(record, backend, device)
     if record.op == "scaled_mm":
-        return _scaled_mm(record, backend)
+        return _scaled_mm(record, backend, device)
     raise NotReplayableError(f"{record.id}: unknown op {record.op!r}")
 
 
@@ -137,11 +138,11 @@ def _bits_of(tensor: torch.Tensor) -> Bits:
     """The raw bits of a tensor as unsigned integers of its shape."""
     from mmaemu import testing
 
-    bits = testing.bits(tensor.detach().contiguous()).numpy()
+    bits = testing.bits(tensor.detach().contiguous()).cpu().numpy()
     return bits.view(f"u{bits.dtype.itemsize}")
 
 
-def _tensor(codes: Bits, dtype: torch.dtype) -> torch.Tensor:
+def _tensor(codes: Bits, dtype: torch.dtype, device: str) -> torch.Tensor:
     """A tensor of `dtype` with these bits, in storage of its own."""
     import torch
 
@@ -149,7 +150,7 @@ def _tensor(codes: Bits, dtype: torch.dtype) -> torch.Tensor:
     # torch allocates the copy itself, so that its alignment is known, as on the reference platform.
     signed = np.ascontiguousarray(codes).view(f"i{codes.dtype.itemsize}")
     integer = {1: torch.int8, 2: torch.int16, 4: torch.int32}[codes.dtype.itemsize]
-    return torch.tensor(signed, dtype=integer, device="cpu").view(dtype)
+    return torch.tensor(signed, dtype=integer, device=device).view(dtype)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -168,10 +169,10 @@ def _operand_dtype(format_name: str) -> torch.dtype:
     return _dtype(known.torch_name)
 
 
-def _scalar(bits: int) -> torch.Tensor:
+def _scalar(bits: int, device: str) -> torch.Tensor:
     import torch
 
-    return _tensor(np.array(bits, dtype=np.uint32), torch.float32)
+    return _tensor(np.array(bits, dtype=np.uint32), torch.float32, device)
 
 
 def _split(split: tuple[int, str]) -> SplitK:
@@ -198,7 +199,7 @@ def _chain_slice(record: MmaRecord, part: slice) -> Bits:
     if record.layout == "tile":
         shape = (a.shape[0], a.shape[1], b.shape[1], a.shape[2])
         a, b = a[:, :, None, :].expand(shape), b[:, None, :, :].expand(shape)
-    c = _tensor(record.c[part], _dtype(_FLOAT_OF_BITS[record.c.dtype.name]))
+    c = _tensor(record.c[part], _dtype(_FLOAT_OF_BITS[record.c.dtype.name]), "cpu")
     formats = (record.format_a, record.format_b)
     return _bits_of(model.dot(a, b, c, preset=record.preset, fmt=formats))
 
@@ -216,10 +217,10 @@ def _values(format_name: str, codes: Bits) -> torch.Tensor:
 # GEMMs
 
 
-def _accumulate(record: GemmRecord, backend: str) -> Callable[[], Bits]:
+def _accumulate(record: GemmRecord, backend: str, device: str) -> Callable[[], Bits]:
     from mmaemu import api, model
 
-    a, b = _gemm_operands(record)
+    a, b = _gemm_operands(record, device)
     out_dtype = _dtype(record.out_dtype)
     splitk = _split(record.split)
 
@@ -235,10 +236,10 @@ def _accumulate(record: GemmRecord, backend: str) -> Callable[[], Bits]:
         )
         result = model.epilogue.apply(
             accumulator,
-            _scalar(record.scale_a_bits),
-            _scalar(record.scale_b_bits),
+            _scalar(record.scale_a_bits, device),
+            _scalar(record.scale_b_bits, device),
             out_dtype=out_dtype,
-            scale_result=_scale_result(record),
+            scale_result=_scale_result(record, device),
         )
         return _select(record, _bits_of(result))
 
@@ -249,33 +250,38 @@ def _select(record: GemmRecord, out: Bits) -> Bits:
     return np.diagonal(out).copy() if record.call.get("out_select") == "diagonal" else out
 
 
-def _gemm_operands(record: GemmRecord) -> tuple[torch.Tensor, torch.Tensor]:
+def _gemm_operands(record: GemmRecord, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     a, b = record.a, record.b
     if a is None or b is None:
         rows, columns, depth = record.call["zero_operands_MNK"]
         a, b = np.zeros((rows, depth), np.uint8), np.zeros((columns, depth), np.uint8)
-    return _tensor(a, _operand_dtype(record.format_a)), _tensor(b, _operand_dtype(record.format_b))
+    return (
+        _tensor(a, _operand_dtype(record.format_a), device),
+        _tensor(b, _operand_dtype(record.format_b), device),
+    )
 
 
-def _scale_result(record: GemmRecord) -> torch.Tensor | None:
-    return None if record.scale_result_bits is None else _scalar(record.scale_result_bits)
+def _scale_result(record: GemmRecord, device: str) -> torch.Tensor | None:
+    bits = record.scale_result_bits
+    return None if bits is None else _scalar(bits, device)
 
 
-def _scaled_mm(record: GemmRecord, backend: str) -> Callable[[], Bits]:
+def _scaled_mm(record: GemmRecord, backend: str, device: str) -> Callable[[], Bits]:
     import torch
 
-    a, b = _gemm_operands(record)
+    a, b = _gemm_operands(record, device)
     if record.call.get("scaling") == "rowwise":
-        scale_a = torch.ones((a.shape[0], 1), dtype=torch.float32, device="cpu")
-        scale_b = torch.ones((1, b.shape[0]), dtype=torch.float32, device="cpu")
+        scale_a = torch.ones((a.shape[0], 1), dtype=torch.float32, device=device)
+        scale_b = torch.ones((1, b.shape[0]), dtype=torch.float32, device=device)
     else:
-        scale_a, scale_b = _scalar(record.scale_a_bits), _scalar(record.scale_b_bits)
+        scale_a = _scalar(record.scale_a_bits, device)
+        scale_b = _scalar(record.scale_b_bits, device)
     tensors = {"input": a, "mat2": b.t(), "scale_a": scale_a, "scale_b": scale_b}
     _require_grad(tensors, record.call.get("requires_grad") or ())
     keywords: dict[str, Any] = {"profile": record.profile, "splitk": _split(record.split)}
     keywords["backend"] = backend
     if record.scale_result_bits is not None:
-        keywords["scale_result"] = _scale_result(record)
+        keywords["scale_result"] = _scale_result(record, device)
     if record.call.get("out_dtype") is not False:
         keywords["out_dtype"] = _dtype(record.out_dtype)
     if record.call.get("use_fast_accum") is not False:
@@ -283,15 +289,15 @@ def _scaled_mm(record: GemmRecord, backend: str) -> Callable[[], Bits]:
     positional = list(tensors.values())
     if bias := record.call.get("bias"):
         dtype = _dtype(record.call["bias_dtype"])
-        zeros = torch.zeros((b.shape[0],), dtype=dtype, device="cpu")
+        zeros = torch.zeros((b.shape[0],), dtype=dtype, device=device)
         if bias == "positional":
             positional.append(zeros)
         else:
             keywords["bias"] = zeros
     if "out_fill" in record.call:
-        keywords["out"] = _filled(
-            (a.shape[0], b.shape[0]), record.call["out_fill"], _dtype(record.out_dtype)
-        )
+        shape = (a.shape[0], b.shape[0])
+        filled = _filled(shape, record.call["out_fill"], _dtype(record.out_dtype))
+        keywords["out"] = filled.to(device)
     return lambda: _select(record, _call_scaled_mm(positional, keywords))
 
 
@@ -320,13 +326,13 @@ def _call_scaled_mm(positional: list[Any], keywords: Mapping[str, Any]) -> Bits:
 # Spelled-out calls
 
 
-def _spelled_call(record: CallRecord, backend: str) -> Callable[[], Bits]:
+def _spelled_call(record: CallRecord, backend: str, device: str) -> Callable[[], Bits]:
     import torch
 
     call = record.call
-    mat1 = _laid_out(record.a, call["mat1"])
-    mat2 = _laid_out(record.b, call["mat2"]).t()
-    scale_a, scale_b = _scale(call["scale_a"]), _scale(call["scale_b"])
+    mat1 = _laid_out(record.a, call["mat1"], device)
+    mat2 = _laid_out(record.b, call["mat2"], device).t()
+    scale_a, scale_b = _scale(call["scale_a"], device), _scale(call["scale_b"], device)
     grad = call["grad"] or {"mode": "enabled", "requires_grad": ()}
     tensors = {"input": mat1, "mat2": mat2, "scale_a": scale_a, "scale_b": scale_b}
     _require_grad(tensors, grad["requires_grad"])
@@ -336,9 +342,11 @@ def _spelled_call(record: CallRecord, backend: str) -> Callable[[], Bits]:
         "splitk": _split(record.split),
         "backend": backend,
         "use_fast_accum": record.use_fast_accum,
-        "scale_result": None if call["scale_result"] is None else _scale(call["scale_result"]),
+        "scale_result": None
+        if call["scale_result"] is None
+        else _scale(call["scale_result"], device),
     }
-    bias = None if call["bias"] is None else _bias(call["bias"])
+    bias = None if call["bias"] is None else _bias(call["bias"], device)
     if call["positional_bias"]:
         positional.append(bias)
     else:
@@ -346,7 +354,7 @@ def _spelled_call(record: CallRecord, backend: str) -> Callable[[], Bits]:
     if record.out_dtype_passed:
         keywords["out_dtype"] = _dtype(record.out_dtype)
     if call["out"] is not None:
-        keywords["out"] = _out_buffer(call["out"])
+        keywords["out"] = _out_buffer(call["out"], device)
 
     def run() -> Bits:
         with torch.set_grad_enabled(grad["mode"] == "enabled"):
@@ -355,7 +363,7 @@ def _spelled_call(record: CallRecord, backend: str) -> Callable[[], Bits]:
     return run
 
 
-def _laid_out(codes: Bits, spec: Mapping[str, Any]) -> torch.Tensor:
+def _laid_out(codes: Bits, spec: Mapping[str, Any], device: str) -> torch.Tensor:
     """A logical [rows, K] operand in the recorded storage, padding filled with `FILL`."""
     import torch
 
@@ -371,32 +379,32 @@ def _laid_out(codes: Bits, spec: Mapping[str, Any]) -> torch.Tensor:
         (leading * codes.dtype.itemsize, codes.dtype.itemsize),
     )
     view[...] = stored
-    storage = _tensor(buffer, _dtype(spec["dtype"]))
+    storage = _tensor(buffer, _dtype(spec["dtype"]), device)
     laid_out = torch.as_strided(storage, (rows, columns), (leading, 1), spec["offset"])
     return laid_out.t() if transposed else laid_out
 
 
-def _scale(spec: Mapping[str, Any]) -> torch.Tensor:
+def _scale(spec: Mapping[str, Any], device: str) -> torch.Tensor:
     import torch
 
     dtype, shape = _dtype(spec["dtype"]), tuple(spec["shape"])
     if spec["value"] == "rowwise":
         ramp = [0.25 + 0.0625 * (7 * i % 16) for i in range(int(np.prod(shape)))]
-        return torch.tensor(ramp, dtype=dtype, device="cpu").reshape(shape)
-    return torch.full(shape, float(spec["value"]), dtype=dtype, device="cpu")
+        return torch.tensor(ramp, dtype=dtype, device=device).reshape(shape)
+    return torch.full(shape, float(spec["value"]), dtype=dtype, device=device)
 
 
-def _bias(spec: Mapping[str, Any]) -> torch.Tensor:
+def _bias(spec: Mapping[str, Any], device: str) -> torch.Tensor:
     import torch
 
     values = [0.125 * i - 1 for i in range(spec["len"])]
-    return torch.tensor(values, dtype=_dtype(spec["dtype"]), device="cpu")
+    return torch.tensor(values, dtype=_dtype(spec["dtype"]), device=device)
 
 
-def _out_buffer(spec: Mapping[str, Any]) -> torch.Tensor:
+def _out_buffer(spec: Mapping[str, Any], device: str) -> torch.Tensor:
     dtype, shape = _dtype(spec["dtype"]), tuple(spec["shape"])
     stored = shape if spec["contiguous"] else shape[::-1]
     width = dtype.itemsize
     filled = np.full((int(np.prod(stored)) * width,), FILL, np.uint8).view(f"u{width}")
-    buffer = _tensor(filled, dtype).reshape(stored)
+    buffer = _tensor(filled, dtype, device).reshape(stored)
     return buffer if spec["contiguous"] else buffer.t()
