@@ -23,7 +23,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 MATRIX = PROJECT["tool"]["mmaemu"]["matrix"]
 TORCH = os.environ.get("MMAEMU_TORCH") or MATRIX["torch"][MATRIX["default"]]
 INDEX = os.environ.get("MMAEMU_TORCH_INDEX_URL")
-TESTING = nox.project.dependency_groups(PROJECT, "test", "build", "release", "kernels")
+TESTING = nox.project.dependency_groups(PROJECT, "test", "build", "release", "kernels", "channels")
 LINTING = nox.project.dependency_groups(PROJECT, "lint")
 SHARED = Path(".nox", "env", "Scripts" if sys.platform == "win32" else "bin", "python")
 
