@@ -103,6 +103,46 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("CI_DIR", "path", None, "release", "Scratch folder of `invoke ci`."),
     Setting("INDEX_URL", "text", None, "release", "The package index the release tools read."),
     Setting("UPLOAD_URL", "text", None, "release", "The package index they upload to."),
+    Setting("STAGING_INDEX_URL", "text", None, "release", "Simple address of the staging index."),
+    Setting("STAGING_UPLOAD_URL", "text", None, "release", "Where it takes uploads."),
+    Setting("NIGHTLY_INDEX_URL", "text", None, "release", "Simple address of the nightly index."),
+    Setting("NIGHTLY_UPLOAD_URL", "text", None, "release", "Where it takes uploads."),
+    Setting(
+        "STAGING_USERNAME",
+        "text",
+        None,
+        "release",
+        "Account at the staging index; TWINE_USERNAME if not set.",
+    ),
+    Setting(
+        "STAGING_PASSWORD",
+        "text",
+        None,
+        "release",
+        "Its password or token; TWINE_PASSWORD if not set.",
+    ),
+    Setting(
+        "NIGHTLY_USERNAME",
+        "text",
+        None,
+        "release",
+        "Account at the nightly index; TWINE_USERNAME if not set.",
+    ),
+    Setting(
+        "NIGHTLY_PASSWORD",
+        "text",
+        None,
+        "release",
+        "Its password or token; TWINE_PASSWORD if not set.",
+    ),
+    Setting(
+        "INDEX_TIMEOUT",
+        "text",
+        None,
+        "release",
+        "Seconds to wait for an index; 30 for a page and 1800 for an upload if not set.",
+    ),
+    Setting("MAIL_SERVER", "text", None, "release", "HOST:PORT that takes the gate's two mails."),
 )
 
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
