@@ -5,7 +5,7 @@ refuses (file size, project size, other bytes under a known name, names of delet
 releases), adds hashes, times and yanked flags to the simple API, and fails on demand.
 
     with IndexServer(folder, Policy(file_limit=100)) as index:
-        subprocess.run([..., "twine", "upload", ...], env=isolated(home) | index.upload_settings())
+        subprocess.run([..., "twine", "upload", ...], env=isolated(home) | index.settings())
 """
 
 from __future__ import annotations
@@ -216,11 +216,16 @@ class IndexServer:
     def _base(self) -> str:
         return f"http://127.0.0.1:{self._server.server_port}"
 
-    def settings(self) -> dict[str, str]:
-        """The environment variables by which the tools find this index."""
-        found = {"MMAEMU_INDEX_URL": self.url, "MMAEMU_UPLOAD_URL": self.upload_url}
-        token = self.policy.token or "unused"
-        return found | {"TWINE_USERNAME": USER, "TWINE_PASSWORD": token}
+    def settings(self, role: str = "public") -> dict[str, str]:
+        """The environment variables by which the tools find this index in a role."""
+        name = "MMAEMU" if role == "public" else f"MMAEMU_{role.upper()}"
+        account = "TWINE" if role == "public" else name
+        return {
+            f"{name}_INDEX_URL": self.url,
+            f"{name}_UPLOAD_URL": self.upload_url,
+            f"{account}_USERNAME": USER,
+            f"{account}_PASSWORD": self.policy.token or "unused",
+        }
 
     def files(self) -> dict[str, bytes]:
         """The files that are there now, by name."""

@@ -1,0 +1,64 @@
+"""Real git repositories for the tests of the release tools."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+# A date, an identity and nothing else: what a test's git commands run under.
+PLAIN = {
+    "GIT_AUTHOR_NAME": "A Developer",
+    "GIT_AUTHOR_EMAIL": "dev@private.invalid",
+    "GIT_COMMITTER_NAME": "A Developer",
+    "GIT_COMMITTER_EMAIL": "dev@private.invalid",
+    "GIT_AUTHOR_DATE": "1790000000 +0200",
+    "GIT_COMMITTER_DATE": "1790000000 +0200",
+}
+
+
+def run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
+    """Run a command that must succeed and return its standard output."""
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | (env or {}), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A development clone on disk."""
+
+    root: Path
+
+    def git(self, *arguments: str, env: dict[str, str] | None = None) -> str:
+        """Run git with a plain identity."""
+        return run("git", *arguments, cwd=self.root, env=PLAIN | (env or {})).strip()
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file below the root."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def commit(self, message: str = "work") -> str:
+        """Commit everything and return the commit."""
+        self.git("add", "-A", "-f")
+        self.git("commit", "--quiet", "--allow-empty", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    def candidate(self, version: str) -> str:
+        """Make the tree the candidate of a version: version, changelog, T7 report, rc tag."""
+        self.write("pkgx/_version.py", f'"""The version."""\n\n__version__ = "{version}"\n')
+        self.write("CHANGELOG.md", f"# Changelog\n\n## {version} (2026-11-30)\n\n- A thing.\n")
+        self.write(
+            f"docs/release_logs/{version}_cpu.json",
+            json.dumps({"version": version, "checks": {"info": {"status": "pass"}}}),
+        )
+        commit = self.commit(f"candidate {version}")
+        self.git("tag", "-f", "-a", f"rc/v{version}", "-m", f"candidate {version}")
+        return commit
