@@ -130,3 +130,14 @@ def test_self_test(environment: Path) -> None:
 def test_conformance_subset(environment: Path) -> None:
     out = run(python(environment), "-c", CONFORMANCE, cwd=environment)
     assert out.splitlines()[-1] == "conformance passed"
+
+
+def test_the_release_validation_passes_on_the_host(environment: Path) -> None:
+    out = environment / "checks.json"
+    tool = str(ROOT / "tools" / "installed_checks.py")
+    run(python(environment), tool, "--checks", str(out), cwd=environment)
+    checks = json.loads(out.read_text(encoding="utf-8"))["checks"]
+    assert checks["evo2"]["status"] == "pass"
+    kernels = {key: entry["status"] for key, entry in checks.items() if key.startswith("kernel ")}
+    assert kernels["kernel cpu:scalar"] == "pass"
+    assert set(kernels.values()) <= {"pass", "absent"}

@@ -544,6 +544,22 @@ def test_a_missing_device_run_needs_its_reason_in_the_changelog(rehearsal: Rehea
     rehearsal.publish(*waiver)
 
 
+@pytest.mark.parametrize(("status", "code"), [("not-run", 0), ("fail", 1)])
+def test_a_reason_covers_checks_that_did_not_run_and_none_that_failed(
+    rehearsal: Rehearsal, status: str, code: int
+) -> None:
+    dev = rehearsal.dev
+    report = {"version": "0.1.0", "checks": {"device": {"status": status}}}
+    dev.write("docs/release_logs/0.1.0_cpu.json", json.dumps(report))
+    dev.write("CHANGELOG.md", "# Changelog\n\n## 0.1.0 (2026-11-30)\n\nT7: no GPU here.\n")
+    dev.commit()
+    dev.git("tag", "-f", "-a", "rc/v0.1.0", "-m", "x")
+    assert rehearsal.codes() == {"SNAP109"}
+    done = rehearsal.snapshot("--dry-run", "--device-not-run", "T7=no GPU here")
+    assert done.returncode == code, done.stdout
+    assert ("SNAP109" in done.stdout) == bool(code)
+
+
 def test_unreadable_remote_and_missing_address_are_usage_errors(
     rehearsal: Rehearsal, tmp_path: Path
 ) -> None:

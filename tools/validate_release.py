@@ -1,0 +1,319 @@
+"""Validate one built wheel in a clean environment (tier T7) and write its report.
+
+    python tools/validate_release.py dist/mmaemu-X.Y.Z-py3-none-any.whl
+    python tools/validate_release.py DOWNLOAD/mmaemu-X.Y.Z-py3-none-any.whl --out DIR/t7.json
+
+In a fresh virtual environment outside the tree, without compiler and CUDA_HOME: info, the forced
+self-test, every kernel against the reference, the recorded Evo 2 projections and the wgmma vectors
+of MMAEMU_TRUTH_DIR; on a GPU under the GPU lock. The report, docs/release_logs/<version>_<device>
+.json, is never replaced by another. Exit 0: every check passed; 1: one failed; 3: the host's
+checks passed and the device's were not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from files import ROOT, sha256_of_file, to_json, write_json
+from findings import FAIL, INCONCLUSIVE, PASS, UnusableError, guarded
+
+SCHEMA: Final = "mmaemu.release-validation/1"
+LOGS: Final = ROOT / "docs" / "release_logs"
+LIMIT_SECONDS: Final = 600
+DEPENDENCIES: Final = ("numpy", "torch")
+NAME: Final = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)-py3-none-any\.whl")
+NO_GPU: Final = "torch sees no CUDA device"
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """The wheel under validation.
+
+    Attributes:
+        path: the file.
+        name: distribution and package name.
+        version: its version.
+        sha256: of the file.
+        fatbins: names of the CUDA binaries in it.
+    """
+
+    path: Path
+    name: str
+    version: str
+    sha256: str
+    fatbins: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Clean:
+    """A fresh environment with the wheel installed."""
+
+    folder: Path
+    environ: dict[str, str]
+
+    @property
+    def python(self) -> str:
+        """Its interpreter."""
+        names = ("Scripts", "python.exe") if sys.platform == "win32" else ("bin", "python")
+        return str(self.folder.joinpath("environment", *names))
+
+    def run(self, *command: str) -> tuple[int, str]:
+        """Run a command outside the tree; exit code and output, 124 where it took too long."""
+        try:
+            done = subprocess.run(
+                command,
+                cwd=self.folder,
+                env=self.environ,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=LIMIT_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return 124, f"not finished after {LIMIT_SECONDS} s"
+        return done.returncode, done.stdout + done.stderr
+
+
+def read_wheel(path: Path) -> Wheel:
+    """What the wheel's name and members say.
+
+    Raises:
+        UnusableError: it is no wheel of this project's form.
+    """
+    match = NAME.fullmatch(path.name)
+    if match is None or not path.is_file():
+        raise UnusableError(f"{path}: expected a file NAME-X.Y.Z-py3-none-any.whl; build one first")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [PurePosixPath(name) for name in archive.namelist()]
+    except (OSError, zipfile.BadZipFile) as error:
+        raise UnusableError(f"{path}: no readable wheel ({error}); build it again") from error
+    fatbins = tuple(sorted(name.name for name in names if name.suffix == ".fatbin"))
+    return Wheel(path.resolve(), match["name"], match["version"], sha256_of_file(path), fatbins)
+
+
+def clean_environ(base: dict[str, str]) -> dict[str, str]:
+    """The caller's variables without those that could lend the wheel something.
+
+    Neither the project's own, nor Python's, nor CUDA's; and no folder with nvcc on PATH.
+    """
+    kept = {
+        name: value
+        for name, value in base.items()
+        if not name.startswith(("MMAEMU_", "PYTHON", "CUDA_HOME", "CUDA_PATH", "NVCC"))
+    }
+    folders = [
+        folder
+        for folder in base.get("PATH", "").split(os.pathsep)
+        if not any(Path(folder, name).exists() for name in ("nvcc", "nvcc.exe"))
+    ]
+    return {**kept, "PATH": os.pathsep.join(folders)}
+
+
+def install(wheel: Wheel, folder: Path) -> Clean:
+    """Create the environment: the torch and numpy that run here, then the wheel alone.
+
+    Raises:
+        UnusableError: an installation failed.
+    """
+    clean = Clean(folder, clean_environ(dict(os.environ)))
+    venv.create(folder / "environment", with_pip=True)
+    index = os.environ.get("MMAEMU_TORCH_INDEX_URL")
+    pins = [f"{name}=={metadata.version(name).partition('+')[0]}" for name in DEPENDENCIES]
+    pip = (clean.python, "-m", "pip", "--disable-pip-version-check")
+    steps = (
+        (*pip, "install", "--quiet", *pins, *(["--extra-index-url", index] if index else [])),
+        (*pip, "install", "--quiet", "--no-deps", str(wheel.path)),
+        (*pip, "check"),
+    )
+    for step in steps:
+        code, output = clean.run(*step)
+        if code:
+            raise UnusableError(
+                f"{shlex.join(step[1:])} ended with {code}:\n{output[-2000:]}\n"
+                "the environment could not be made, so nothing was validated"
+            )
+    return clean
+
+
+def command_check(clean: Clean, *arguments: str) -> dict[str, Any]:
+    """A check that passes where `python -m mmaemu ...` exits with 0."""
+    code, output = clean.run(clean.python, "-m", "mmaemu", *arguments)
+    if code:
+        return {"status": "fail", "reason": f"exited with {code}: {output[-500:].strip()}"}
+    return {"status": "pass", "reason": f"mmaemu {' '.join(arguments)} exited with 0"}
+
+
+def installed_checks(clean: Clean, device: str, truth: Path | None) -> dict[str, Any]:
+    """The document of installed_checks.py on a device.
+
+    On a GPU it runs behind the command of MMAEMU_GPU_LOCK.
+    """
+    out = clean.folder / f"{device}.json"
+    lock = shlex.split(os.environ.get("MMAEMU_GPU_LOCK", "")) if device != "cpu" else []
+    command = [clean.python, str(ROOT / "tools" / "installed_checks.py"), "--device", device]
+    command += ["--checks", str(out), *(["--truth", str(truth)] if truth else [])]
+    code, output = clean.run(*lock, *command)
+    if code or not out.exists():
+        reason = f"exited with {code}: {output[-1000:].strip()}"
+        return {"checks": {"installed_checks": {"status": "fail", "reason": reason}}}
+    document: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    return document
+
+
+def has_gpu(clean: Clean) -> bool:
+    """Whether torch of the environment sees a CUDA device."""
+    code, output = clean.run(clean.python, "-c", "import torch; print(torch.cuda.is_available())")
+    return code == PASS and output.split()[-1:] == ["True"]
+
+
+def fatbin_check(wheel: Wheel, *, allow_missing: bool) -> dict[str, Any]:
+    """Whether the wheel holds CUDA binaries; a wheel without them passes no release."""
+    if wheel.fatbins:
+        return {"status": "pass", "reason": f"holds {', '.join(wheel.fatbins)}"}
+    if allow_missing:
+        return {"status": "not-run", "reason": "the wheel has no fatbins, which was allowed"}
+    return {"status": "fail", "reason": "the wheel has no fatbins; build it from the frozen tree"}
+
+
+def part_of(device: str, document: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+    """The checks of one device, named after it; what is absent is listed beside them."""
+    entries = {**extra, **document["checks"]}
+    named = {f"{device}: {name}": entry for name, entry in entries.items()}
+    return {
+        "checks": {key: entry for key, entry in named.items() if entry["status"] != "absent"},
+        "absent": {
+            key: entry["reason"] for key, entry in named.items() if entry["status"] == "absent"
+        },
+    }
+
+
+def validate(wheel: Wheel, truth: Path | None, *, allow_missing: bool) -> dict[str, Any]:
+    """Install the wheel, run every check, and return the report.
+
+    Raises:
+        UnusableError: the environment could not be made.
+    """
+    with tempfile.TemporaryDirectory(prefix="validate-") as name:
+        clean = install(wheel, Path(name))
+        gpu = has_gpu(clean)
+        parts, documents = [], {}
+        for device in ("cpu", "cuda") if gpu else ("cpu",):
+            print(f"validate_release: checks on {device}", flush=True)
+            extra = {"selftest": command_check(clean, "selftest", "--force", "--device", device)}
+            if device == "cpu":
+                extra["info"] = command_check(clean, "info")
+            documents[device] = installed_checks(clean, device, truth)
+            parts.append(part_of(device, documents[device], extra))
+        checks = {"fatbins": fatbin_check(wheel, allow_missing=allow_missing)}
+        absent: dict[str, str] = {}
+        for part in parts:
+            checks |= part["checks"]
+            absent |= part["absent"]
+        if not gpu:
+            checks["device"] = {"status": "not-run", "reason": NO_GPU}
+        shown = documents["cuda" if gpu else "cpu"]
+    return {
+        "schema": SCHEMA,
+        "version": wheel.version,
+        "wheel": wheel.path.name,
+        "wheel_sha256": wheel.sha256,
+        "device": shown.get("device", "cuda" if gpu else "cpu"),
+        "torch": shown.get("torch", ""),
+        "python": sys.version.split()[0],
+        "finished_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "checks": checks,
+        "absent": absent,
+    }
+
+
+def exit_code(report: dict[str, Any]) -> int:
+    """1 where a check failed, 3 where one was not run, else 0."""
+    states = {entry["status"] for entry in report["checks"].values()}
+    if "fail" in states:
+        return FAIL
+    return PASS if states == {"pass"} else INCONCLUSIVE
+
+
+def default_path(report: dict[str, Any]) -> Path:
+    """docs/release_logs/<version>_<device>.json."""
+    slug = re.sub(r"[^a-z0-9]+", "-", str(report["device"]).lower()).strip("-")
+    return LOGS / f"{report['version']}_{slug}.json"
+
+
+def save(report: dict[str, Any], path: Path) -> None:
+    """Write a report; one that is already in docs/release_logs stays as it is.
+
+    Raises:
+        UnusableError: there is another report of this version and device.
+    """
+    if path.exists() and path.resolve().is_relative_to(LOGS.resolve()):
+        raise UnusableError(f"{path} exists and is never replaced; give --out for a further report")
+    write_json(path, report)
+
+
+def show(report: dict[str, Any]) -> None:
+    """Print the checks, one a line."""
+    for name, entry in report["checks"].items():
+        print(f"{entry['status']:8} {name}: {entry['reason']}")
+    for name, reason in report["absent"].items():
+        print(f"absent   {name}: {reason}")
+
+
+def _action(arguments: argparse.Namespace) -> int:
+    wheel = read_wheel(arguments.wheel)
+    if arguments.out is None and list(LOGS.glob(f"{wheel.version}_*.json")):
+        print(f"validate_release: {LOGS.name} has reports of {wheel.version}; they stay")
+    given = arguments.truth or os.environ.get("MMAEMU_TRUTH_DIR")
+    truth = Path(given).resolve() if given else None
+    if truth is not None and not truth.is_dir():
+        raise UnusableError(f"{truth} is no folder; correct --truth or MMAEMU_TRUTH_DIR")
+    report = validate(wheel, truth, allow_missing=arguments.allow_missing_fatbins)
+    path = arguments.out or default_path(report)
+    save(report, path)
+    if arguments.json:
+        print(to_json(report), end="")
+        return exit_code(report)
+    show(report)
+    word = {PASS: "pass", FAIL: "fail", INCONCLUSIVE: "not complete"}[exit_code(report)]
+    print(f"validate_release: {wheel.path.name} {wheel.sha256[:12]}: {word}; report in {path}")
+    return exit_code(report)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; see the module docstring."""
+    parser = argparse.ArgumentParser(
+        prog="validate_release",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("wheel", type=Path, help="the wheel")
+    parser.add_argument("--truth", type=Path, help="recordings; MMAEMU_TRUTH_DIR if left out")
+    parser.add_argument("--out", type=Path, help="write the report here, outside the release logs")
+    parser.add_argument(
+        "--allow-missing-fatbins",
+        action="store_true",
+        help="go on without CUDA binaries; the report then says so and is no pass",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report, no table")
+    arguments = parser.parse_args(argv)
+    return guarded(parser.prog, lambda: _action(arguments))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
