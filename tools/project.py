@@ -19,6 +19,11 @@ _VERSION_LINE: Final = re.compile(
 TARGETS: Final = ("staging", "ci", "public")
 REFERENCE: Final = "reference.version"
 FRAGMENTS: Final = "changelog.d"
+# Files that say something about a result and cannot change one.
+RECORDS: Final = ("docs/", f"{FRAGMENTS}/")
+RECORD_FILES: Final = frozenset(
+    {"CHANGELOG.md", "CITATION.cff", REFERENCE, "lkg.version", "verified_commits.csv"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +186,11 @@ def fragments(root: Path) -> tuple[Path, ...]:
     return tuple(path for path in sorted((root / FRAGMENTS).glob("*")) if is_fragment(path))
 
 
+def is_record(name: str) -> bool:
+    """Whether a file of the repository only says something about results."""
+    return name in RECORD_FILES or name.startswith(RECORDS)
+
+
 def pairing_of(text: str) -> dict[str, str]:
     """The `name value` lines of reference.version."""
     rows = [line.split() for line in text.splitlines() if line.strip() and line[0] != "#"]
@@ -208,4 +218,14 @@ def add_waivers(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="accept that a tier's device part was not run, and state the reason",
+    )
+
+
+def add_execution(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a tool that writes to remotes: it prints its plan unless told to act."""
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--dry-run", action="store_true", help="print the plan only (the default)")
+    choice.add_argument("--execute", action="store_true", help="do what the plan says")
+    parser.add_argument(
+        "--allow-remote", action="store_true", help="also where a remote is not on this machine"
     )
