@@ -12,23 +12,26 @@ cross-compiles for every target; no library of a platform is linked. Exit codes:
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final
 
+import frozen
 from binaries import BinaryFacts, read_binary
-from files import ROOT, sha256_of, write_bytes, write_json
-from findings import Outcome, Rule, SkipRule, UnusableError, apply_rules, run
+from files import ROOT, sha256_of
+from findings import Outcome, Rule, UnusableError, apply_rules, run
+from frozen import Frozen, Problems
+
+sys.path.insert(0, str(ROOT))
+from mmaemu.backends.sources import hashes
 
 SCHEMA: Final = "mmaemu.cpu-manifest/1"
-MANIFEST: Final = "manifest.json"
+MANIFEST: Final = frozen.MANIFEST
 BIN: Final = "mmaemu/backends/cpu/bin"
 SOURCES: Final = "mmaemu/backends/csrc/cpu"
 ZIG: Final = "0.17.1"
@@ -160,8 +163,6 @@ def recipe(target: Target) -> dict[str, Any]:
 
 # --- sources -------------------------------------------------------------------------------------
 
-_INCLUDE: Final = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-
 
 def source_files(root: Path, target: Target) -> dict[str, bytes]:
     """Every source of a library, includes included, by path below the root.
@@ -169,32 +170,7 @@ def source_files(root: Path, target: Target) -> dict[str, bytes]:
     Raises:
         UnusableError: a source is missing.
     """
-    found: dict[str, bytes] = {}
-    pending = [unit.source for unit in units(target)]
-    while pending:
-        name = pending.pop()
-        if name in found:
-            continue
-        try:
-            found[name] = (root / name).read_bytes()
-        except OSError as error:
-            raise UnusableError(f"{name}: expected a source of {target.file}: {error}") from error
-        folder = PurePosixPath(name).parent
-        pending += (
-            os.path.normpath(folder / include.decode()).replace(os.sep, "/")
-            for include in _INCLUDE.findall(found[name])
-        )
-    return dict(sorted(found.items()))
-
-
-def unix_lines(data: bytes) -> bytes:
-    """A text with LF line ends, which is what the manifest hashes."""
-    return data.replace(b"\r\n", b"\n")
-
-
-def source_hashes(root: Path, target: Target) -> dict[str, str]:
-    """The sha256 of every source of a library, with LF line ends."""
-    return {name: sha256_of(unix_lines(data)) for name, data in source_files(root, target).items()}
+    return frozen.source_files(root, target.file, [unit.source for unit in units(target)])
 
 
 # --- building ------------------------------------------------------------------------------------
@@ -258,7 +234,7 @@ def entry(root: Path, target: Target, data: bytes, built_by: str) -> dict[str, A
         "sha256": sha256_of(data),
         "signature": facts.signature,
         "size": len(data),
-        "sources": source_hashes(root, target),
+        "sources": hashes(source_files(root, target)),
         "target": target.triple,
     }
 
@@ -269,27 +245,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         UnusableError: the manifest is no JSON document of the schema.
     """
-    path = folder / MANIFEST
-    if not path.exists():
-        return {}
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if document["schema"] != SCHEMA:
-            raise UnusableError(f"{path}: expected schema {SCHEMA}, got {document['schema']!r}")
-        return dict(document["modules"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UnusableError(f"{path}: expected a {SCHEMA} document, got {error!r}") from error
-
-
-def write(folder: Path, made: Mapping[str, bytes], entries: Mapping[str, Any]) -> None:
-    """Write libraries and their entries; other files and entries of the folder stay."""
-    for name, data in made.items():
-        write_bytes(folder / name, data)
-    modules = {**read_manifest(folder), **entries}
-    write_json(folder / MANIFEST, {"schema": SCHEMA, "modules": modules})
-    for name, data in made.items():
-        if (folder / name).read_bytes() != data:
-            raise UnusableError(f"{folder / name}: differs from what was written; write it again")
+    return frozen.read_manifest(folder, SCHEMA)
 
 
 def build_into(root: Path, folder: Path, targets: Sequence[Target], *, dry_run: bool) -> None:
@@ -302,90 +258,29 @@ def build_into(root: Path, folder: Path, targets: Sequence[Target], *, dry_run: 
     old = read_manifest(folder)
     made = {target.file: build(root, target) for target in targets}
     entries = {target.file: entry(root, target, made[target.file], built_by) for target in targets}
-    write(folder, made, entries)
+    frozen.write(folder, SCHEMA, made, entries)
     for name, new in entries.items():
-        before = old.get(name, {}).get("sha256")
-        state = "new" if before is None else "same bytes" if before == new["sha256"] else "changed"
+        state = frozen.state_of(old.get(name, {}).get("sha256"), new["sha256"])
         print(f"{folder / name}: {state}, {new['size']} bytes, sha256 {new['sha256']}")
 
 
 # --- checking ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CpuFacts:
-    """A folder of libraries, the tree it should belong to, and another build to compare with.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuFacts(Frozen):
+    """The folder of the CPU libraries.
 
     Attributes:
-        targets: the libraries asked about.
-        folder: how messages call the folder.
-        files: content of the folder's files but the manifest, by name.
-        modules: the manifest's entries.
-        sources: contents of the sources, by library and path.
-        other: files of the build to compare with; None if there is none.
-        every: whether all libraries were asked about.
+        targets: the libraries asked about, by file name.
     """
 
-    targets: tuple[Target, ...]
-    folder: str
-    files: Mapping[str, bytes]
-    modules: Mapping[str, Any]
-    sources: Mapping[str, Mapping[str, bytes]]
-    other: Mapping[str, bytes] | None = None
-    every: bool = True
-
-    def present(self) -> Iterator[tuple[Target, bytes, dict[str, Any]]]:
-        """The libraries that are there and listed."""
-        for target in self.targets:
-            if target.file in self.files and target.file in self.modules:
-                yield target, self.files[target.file], self.modules[target.file]
-
-
-Problems = Iterator[tuple[str, str]]
-
-
-def _listed(facts: CpuFacts) -> Problems:
-    for target in facts.targets:
-        for held, what in ((facts.files, "is missing"), (facts.modules, f"is not in {MANIFEST}")):
-            if target.file not in held:
-                yield target.file, f"{what}; run build_cpu --release --modules {target.module}"
-    if facts.every:
-        known = {target.file for target in facts.targets}
-        for name in sorted({*facts.files, *facts.modules} - known):
-            yield name, "is no library of this project; remove it"
-
-
-def _intact(facts: CpuFacts) -> Problems:
-    for target, data, listed in facts.present():
-        if (sha256_of(data), len(data)) != (listed.get("sha256"), listed.get("size")):
-            yield target.file, "is not the file of the manifest; restore it, or build it again"
-
-
-def _fresh(facts: CpuFacts) -> Problems:
-    for target, _, listed in facts.present():
-        recorded = listed.get("sources", {})
-        sources = facts.sources[target.file]
-        for name in sorted({*recorded, *sources}):
-            what = _source_state(recorded.get(name), sources.get(name))
-            if what:
-                yield f"{target.file}: {name}", what
-
-
-def _source_state(recorded: str | None, data: bytes | None) -> str | None:
-    """What is wrong with one source of a library, if anything."""
-    if data is None:
-        return "is no source of the library any more; build it again"
-    if recorded is None:
-        return "is a new source of the library; build it again"
-    if recorded != sha256_of(unix_lines(data)):
-        return "source changed since the library was built; build it again"
-    if unix_lines(data) != data:
-        return "has other line endings (the source is unchanged); check it out with LF"
-    return None
+    targets: Mapping[str, Target]
 
 
 def _same_recipe(facts: CpuFacts) -> Problems:
-    for target, _, listed in facts.present():
+    for name, _, listed in facts.present():
+        target = facts.targets[name]
         wanted = {"flags": recipe(target), "target": target.triple}
         for key, value in wanted.items():
             if listed.get(key) != value:
@@ -395,7 +290,8 @@ def _same_recipe(facts: CpuFacts) -> Problems:
 
 
 def _sound(facts: CpuFacts) -> Problems:
-    for target, data, listed in facts.present():
+    for name, data, listed in facts.present():
+        target = facts.targets[name]
         found = read_binary(data, target.file)
         for what in _structure(target, found):
             yield target.file, what
@@ -425,44 +321,19 @@ def _structure(target: Target, found: BinaryFacts) -> Iterator[str]:
         yield "is not signed; arm64 macOS loads signed code only (an ad-hoc signature will do)"
 
 
-def _equal(facts: CpuFacts) -> Problems:
-    if facts.other is None:
-        raise SkipRule("no --compare given")
-    for target in facts.targets:
-        ours, theirs = facts.files.get(target.file), facts.other.get(target.file)
-        if theirs is None:
-            yield target.file, "is not in the other build; build it there"
-        elif ours is not None and ours != theirs:
-            yield target.file, _first_difference(ours, theirs)
-
-
-def _first_difference(ours: bytes, theirs: bytes) -> str:
-    at = next((i for i, (x, y) in enumerate(zip(ours, theirs, strict=False)) if x != y), None)
-    if at is None:
-        return f"{len(ours)} bytes here, {len(theirs)} in the other build"
-    return f"differs from the other build from byte {at:#x} on; find out why before you replace it"
-
-
 RULES: Final[tuple[Rule[CpuFacts], ...]] = (
-    Rule("CPU101", "bin/ holds the libraries of the targets and their entries only.", _listed),
-    Rule("CPU102", "Every library has the manifest's sha256 and size.", _intact),
-    Rule("CPU103", "Every library was built from the sources of the tree.", _fresh),
+    Rule(
+        "CPU101", "bin/ holds the libraries of the targets and their entries only.", frozen.listed
+    ),
+    Rule("CPU102", "Every library has the manifest's sha256 and size.", frozen.intact),
+    Rule("CPU103", "Every library was built from the sources of the tree.", frozen.fresh),
     Rule(
         "CPU104", "Every library was built with the compiler and flags of the tree.", _same_recipe
     ),
     Rule("CPU105", "Every library exports, needs and is what it should.", _sound),
-    Rule("CPU106", "Another build has the same bytes.", _equal),
+    Rule("CPU106", "Another build has the same bytes.", frozen.equal),
+    Rule("CPU107", "Git ignores no file of the folder.", frozen.kept),
 )
-
-
-def _read_folder(folder: Path) -> dict[str, bytes]:
-    if not folder.is_dir():
-        return {}
-    return {
-        path.name: path.read_bytes()
-        for path in sorted(folder.iterdir())
-        if path.is_file() and path.name != MANIFEST and not path.name.startswith(".")
-    }
 
 
 def load(root: Path, targets: tuple[Target, ...], other: Path | None) -> CpuFacts:
@@ -471,17 +342,18 @@ def load(root: Path, targets: tuple[Target, ...], other: Path | None) -> CpuFact
     Raises:
         UnusableError: a source or the manifest cannot be read, or `other` is no folder.
     """
-    if other is not None and not other.is_dir():
-        raise UnusableError(f"--compare: expected the folder of a build, got {other}")
     folder = root / BIN
     return CpuFacts(
-        targets,
-        BIN,
-        _read_folder(folder),
-        read_manifest(folder),
-        {target.file: source_files(root, target) for target in targets},
-        None if other is None else _read_folder(other),
+        folder=BIN,
+        rebuild="build_cpu --release --modules",
+        wanted={target.file: target.module for target in targets},
+        files=frozen.read_folder(folder),
+        modules=read_manifest(folder),
+        sources={target.file: source_files(root, target) for target in targets},
+        other=frozen.read_other(other),
+        ignored=frozen.ignored_by_git(root, BIN),
         every=targets == TARGETS,
+        targets={target.file: target for target in targets},
     )
 
 
@@ -494,14 +366,7 @@ def chosen(text: str | None) -> tuple[Target, ...]:
     Raises:
         UnusableError: a name is unknown, or there is none.
     """
-    if text is None:
-        return TARGETS
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    known = {target.module: target for target in TARGETS}
-    if unknown := sorted(set(names) - set(known)):
-        raise UnusableError(f"no module {', '.join(unknown)}; known: {', '.join(known)}")
-    if not names:
-        raise UnusableError(f"--modules names no module; known: {', '.join(known)}")
+    names = frozen.chosen(text, [target.module for target in TARGETS])
     return tuple(target for target in TARGETS if target.module in names)
 
 

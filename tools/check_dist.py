@@ -45,6 +45,7 @@ from archives import (
 )
 from files import ROOT, sha256_of
 from findings import Outcome, Rule, SkipRule, UnusableError, apply_rules, run
+from frozen import source_state
 from licences import licence_problems
 from project import REFERENCE, load_project, pairing_of, parse_version, tag_of
 
@@ -558,24 +559,9 @@ def _tree_sources(tree: Tree) -> Problems:
     for folder in bins(tree.files, tree.project.package):
         for module, entry in (folder.modules or {}).items():
             for name, expected in dict(entry.get("sources", {})).items():
-                problem = staleness(tree.files.get(name), str(expected))
+                problem = source_state(str(expected), tree.files.get(name))
                 if problem:
                     yield f"{folder.folder} {module}: {name}", problem
-
-
-def staleness(data: bytes | None, expected: str) -> str | None:
-    """Why a source is not the one that was compiled, or None where it is.
-
-    The recorded hash is of the text with LF line ends and without a byte order mark.
-    """
-    if data is None:
-        return "the source is missing; the binary cannot be vouched for"
-    normalised = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n")
-    if sha256_of(normalised) != expected:
-        return "source changed since the binary was built; build and freeze the module again"
-    if normalised != data:
-        return "line endings or byte order mark changed, the source did not; check out with LF"
-    return None
 
 
 def _modes_of_tree(tree: Tree) -> Problems:

@@ -47,7 +47,12 @@ def test_a_missing_library(facts: CpuFacts) -> None:
 
 def test_a_file_that_is_no_library(facts: CpuFacts) -> None:
     found = codes(replace(facts, files={**facts.files, "other.so": b""}))
-    assert found == [("CPU101", "is no library of this project; remove it")]
+    assert found == [("CPU101", "is no library or fatbin of this project; remove file and entry")]
+
+
+def test_a_library_that_git_ignores(facts: CpuFacts) -> None:
+    found = codes(replace(facts, ignored=frozenset({LINUX.file})))
+    assert [code for code, _ in found] == ["CPU107"]
 
 
 def test_changed_bytes(facts: CpuFacts) -> None:

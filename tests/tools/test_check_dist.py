@@ -22,6 +22,7 @@ import pytest
 import check_dist
 from archives import Options, load_tree
 from findings import UnusableError
+from frozen import source_state
 from project import load_project
 
 FATBIN = b"\x50\xed\x55\xba" + bytes(range(64))
@@ -513,16 +514,16 @@ def test_line_endings_are_told_apart_from_a_changed_source(repository: Any) -> N
     git("checkout", "--", "pkgx/data/k.cu")
     assert b"\r\n" in kernel.read_bytes()
     recorded = sha256(KERNEL.encode())
-    said = check_dist.staleness(kernel.read_bytes(), recorded)
+    said = source_state(recorded, kernel.read_bytes())
     assert said is not None
     assert "line endings" in said
-    said = check_dist.staleness(b"\xef\xbb\xbf" + KERNEL.encode(), recorded)
+    said = source_state(recorded, b"\xef\xbb\xbf" + KERNEL.encode())
     assert said is not None
     assert "byte order mark" in said
-    said = check_dist.staleness(KERNEL.rstrip("\n").encode(), recorded)
+    said = source_state(recorded, KERNEL.rstrip("\n").encode())
     assert said is not None
     assert "source changed" in said
-    assert check_dist.staleness(KERNEL.encode(), recorded) is None
+    assert source_state(recorded, KERNEL.encode()) is None
     # With the attribute that this repository uses, the checkout keeps LF.
     repository.write(".gitattributes", "* text=auto eol=lf\n")
     kernel.unlink()
