@@ -216,6 +216,20 @@ def checks() -> str:
     return "".join(pages)
 
 
+def release_configuration() -> str:
+    """docs/reference/release-configuration.md."""
+    import release_config
+
+    parts = [
+        "# Release configuration\n\nThe tables of pyproject.toml by which a project is built and "
+        "published. `tools/release_config.py` checks them; every error names its key. Where the "
+        "package indexes are comes from [environment variables](settings.md) instead.\n"
+    ]
+    for name, rows in release_config.documented():
+        parts.append(f"\n## {name}\n\n{table(('key', '', 'what'), rows)}")
+    return "".join(parts)
+
+
 TARGETS: Final = (
     Target("README.md", profiles, mark="profiles"),
     Target("docs/reference/profiles.md", profiles_page),
@@ -223,6 +237,7 @@ TARGETS: Final = (
     Target("docs/reference/settings.md", settings),
     Target("docs/reference/cli.md", command_line),
     Target("docs/reference/checks.md", checks),
+    Target("docs/reference/release-configuration.md", release_configuration),
 )
 
 
