@@ -8,12 +8,26 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def try_lock(stream: IO[Any]) -> None:
+        """Lock an open file until it is closed or the process ends; OSError where it is locked."""
+        msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def try_lock(stream: IO[Any]) -> None:
+        """Lock an open file until it is closed or the process ends; OSError where it is locked."""
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -70,7 +84,12 @@ def write_json(path: Path, document: dict[str, Any]) -> None:
     write_bytes(path, to_json(document).encode())
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse a TOML text."""
+    document: dict[str, Any] = tomllib.loads(text)
+    return document
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Parse a TOML file."""
-    document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    return document
+    return parse_toml(path.read_text(encoding="utf-8"))

@@ -21,9 +21,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
-from files import ROOT
+from files import ROOT, try_lock
 from findings import INCONCLUSIVE, UnusableError, guarded
 
 sys.path.insert(0, str(ROOT))
@@ -34,17 +34,6 @@ LIMIT: Final = 600
 LOCK: Final = Path(tempfile.gettempdir()) / "mmaemu-gpu.lock"
 _POLL: Final = 0.2
 
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(stream: IO[bytes]) -> None:
-        msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
-else:
-    import fcntl
-
-    def _try_lock(stream: IO[bytes]) -> None:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
 
 @contextlib.contextmanager
 def locked() -> Iterator[None]:
@@ -53,7 +42,7 @@ def locked() -> Iterator[None]:
         waited = False
         while True:
             try:
-                _try_lock(stream)
+                try_lock(stream)
                 break
             except OSError:
                 if not waited:
