@@ -101,9 +101,9 @@ def find_toolkit(nvcc: str | None = None, environ: Mapping[str, str] = os.enviro
             return _beside(program, origin)
         except UnusableError as error:
             passed.append(str(error))
-    libraries = {name: _in_wheel(name, *wheel) for name, wheel in _WHEELS.items()}
+    nvrtc, nvfatbin = (_in_wheel(name, *wheel) for name, wheel in _WHEELS.items())
     wheels = " and ".join(f"{wheel[0]}=={wheel[2]}" for wheel in _WHEELS.values())
-    return Toolkit(*libraries.values(), f"the wheels {wheels}", tuple(passed))
+    return Toolkit(nvrtc, nvfatbin, f"the wheels {wheels}", tuple(passed))
 
 
 def _found(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
@@ -129,13 +129,13 @@ def _beside(nvcc: Path, origin: str) -> Toolkit:
         raise UnusableError(f"{origin}: expected nvcc V{VERSION}, got {got} from {nvcc}")
     root = nvcc.resolve().parent.parent
     folders = [root / "lib64", root / "lib", *sorted(root.glob("targets/*/lib"))]
-    libraries = []
-    for name in _WHEELS:
-        library = next((each / name for each in folders if (each / name).exists()), None)
-        if library is None:
-            raise UnusableError(f"{origin}: {nvcc} has no {name} in its toolkit {root}; {GROUP}")
-        libraries.append(library)
-    return Toolkit(libraries[0], libraries[1], f"the toolkit of {nvcc} ({origin})")
+    nvrtc, nvfatbin = (
+        next((each / name for each in folders if (each / name).exists()), None) for name in _WHEELS
+    )
+    if nvrtc is None or nvfatbin is None:
+        wanted = " and ".join(_WHEELS)
+        raise UnusableError(f"{origin}: expected {wanted} in {root}, the toolkit of {nvcc}")
+    return Toolkit(nvrtc, nvfatbin, f"the toolkit of {nvcc} ({origin})")
 
 
 def _in_wheel(library: str, distribution: str, package: str, version: str) -> Path:
