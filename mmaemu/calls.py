@@ -7,6 +7,7 @@ decided once and remembered; what depends on data, settings or the backend is do
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -387,8 +388,6 @@ def scaled_mm(call: ScaledMM, *, grad: bool) -> torch.Tensor:
         return _required(call.out)
     if accumulation.problem.is_empty:
         return _zeros(call, prepared, accumulation.problem)
-    if call.input.is_cuda:
-        refuse_capture()
     for caution in accumulation.cautions:
         caution.issue()
     codes = call.input.view(torch.uint8)
@@ -398,7 +397,10 @@ def scaled_mm(call: ScaledMM, *, grad: bool) -> torch.Tensor:
         accumulation,
     )
     backend = accumulation.backend(request, call.backend)
-    epilogue = epilogues.prepare(
+    if call.input.is_cuda:
+        refuse_capture(backend)
+    prepare_epilogue = getattr(backend, "epilogue", epilogues.prepare)
+    epilogue = prepare_epilogue(
         call.scale_a,
         call.scale_b,
         out_dtype=prepared.out_dtype,
@@ -426,15 +428,19 @@ def accumulate(call: Accumulate) -> torch.Tensor:
     accumulation = prepare_accumulate(call)
     for caution in accumulation.cautions:
         caution.issue()
-    if call.a.is_cuda:
-        refuse_capture()
     request = _request(_codes(call.a), _codes(call.b), accumulation)
     if accumulation.problem.is_empty:
         check_backend(call.backend)
         shape = (request.M, request.N)
         return torch.zeros(shape, dtype=torch.float32, device=request.device)
     backend = accumulation.backend(request, call.backend)
-    return execute.accumulate(backend.accumulate, request)
+    if call.a.is_cuda:
+        refuse_capture(backend)
+    whole = getattr(backend, "accumulators", None)
+    if whole is None:
+        return execute.accumulate(backend.accumulate, request)
+    result: torch.Tensor = whole(request)
+    return result
 
 
 def prepare_accumulate(call: Accumulate) -> Accumulation:
@@ -517,17 +523,18 @@ def check_backend(backend: str) -> None:
         raise ValueError(f"backend must be one of {', '.join(names())}; got {backend!r}")
 
 
-def refuse_capture() -> None:
-    """Refuse to run inside a CUDA-graph capture.
+def refuse_capture(backend: Backend) -> None:
+    """Refuse to run a backend inside a CUDA-graph capture, unless it leaves all to the device.
 
     Raises:
         UnsupportedFeatureError: the current stream is capturing. Values are read on the host, so a
             replay of the graph would go on with those of the capture.
     """
-    if torch.cuda.is_current_stream_capturing():
+    if not getattr(backend, "captures", False) and torch.cuda.is_current_stream_capturing():
         raise UnsupportedFeatureError(
-            "mmaemu cannot run inside a CUDA-graph capture: it reads scales and operands on the "
-            "host, and a replay would use stale ones; call it outside of the graph"
+            f"the backend {backend.name} cannot run inside a CUDA-graph capture: it reads scales "
+            "and operands on the host, and a replay would use stale ones; call it outside of the "
+            "graph"
         )
 
 
@@ -571,21 +578,22 @@ def _resized(out: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 
 
 def _output(
-    backend: Backend, request: AccumulateRequest, epilogue: epilogues.Epilogue
+    backend: Backend,
+    request: AccumulateRequest,
+    epilogue: epilogues.Epilogue | epilogues.UnreadEpilogue,
 ) -> torch.Tensor:
     """The result of a GEMM: by a backend that does the epilogue itself, or by the common one."""
-    whole = getattr(backend, "execute", None)
+    whole: Callable[..., torch.Tensor] | None = getattr(backend, "execute", None)
     if whole is None:
-        return execute.execute(backend.accumulate, request, epilogue)
-    result: torch.Tensor = whole(request, epilogue)
-    return result
+        whole = functools.partial(execute.execute, backend.accumulate)
+    return whole(request, epilogue)
 
 
 def _fill(
     out: torch.Tensor,
     backend: Backend,
     request: AccumulateRequest,
-    epilogue: epilogues.Epilogue,
+    epilogue: epilogues.Epilogue | epilogues.UnreadEpilogue,
 ) -> None:
     """Write the result into `out` of any layout, a band of rows at a time to bound the memory."""
     band = max(1, execute.BAND // request.N)

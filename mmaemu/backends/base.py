@@ -25,6 +25,7 @@ class BackendStatus:
         gates: names of the checks that must pass on this device before it is chosen.
         reason: one sentence: what it is, or why it is not available.
         failed: not available because something went wrong, not by design; "auto" warns then.
+        validated_on: devices for which there is committed evidence, by the driver's name.
     """
 
     name: str
@@ -34,10 +35,21 @@ class BackendStatus:
     gates: tuple[str, ...]
     reason: str
     failed: bool = False
+    validated_on: tuple[str, ...] = ()
 
 
 class Backend(Protocol):
-    """Something that computes accumulators. All backends give the same bits."""
+    """Something that computes accumulators. All backends give the same bits.
+
+    A backend may also have, and is then asked for:
+        execute(request, epilogue): the whole GEMM with its epilogue, as `gemm.execute.execute`.
+        epilogue(scale_a, scale_b, ...): makes the epilogue that `execute` takes.
+        accumulators(request): as `gemm.execute.accumulate`, non-finite rule included.
+        captures: True if its calls may be captured into a CUDA graph.
+        withheld(device): why automatic selection leaves it alone on a device, by design; None if
+            it does not. Costs O(1), loads nothing.
+        verdicts(device, force): what its gates said, for the self-test.
+    """
 
     @property
     def name(self) -> str:

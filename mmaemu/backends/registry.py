@@ -41,7 +41,7 @@ class Family:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("cuda", "mmaemu.backends.cuda", "cuda", ("tc3", "v9", "v4", "h4", "v1", "h1")),
+    Family("cuda", "mmaemu.backends.cuda", "cuda", ("v4", "h4", "v1", "h1")),
     Family("cpu", "mmaemu.backends.cpu", "cpu", ("avx512", "avx2", "neon", "sse2", "scalar")),
     Family("reference", "mmaemu.backends.reference", None),
 )
@@ -90,12 +90,11 @@ def select(
         for candidate in _load(family).backends:
             if wanted not in (None, candidate.name):
                 continue
-            status = candidate.status(request.device)
-            reason = candidate.refusal(request) if status.available else status.reason
+            reason, failed = _objection(candidate, request, named=wanted is not None)
             if reason is None:
                 return candidate, tuple(passed_over)
             passed_over.append(f"{candidate.name}: {reason}")
-            if status.failed and warn:
+            if failed and warn:
                 _warn_once(request.device, family, reason, passed_over[-1])
     raise BackendUnavailableError(
         f"expected a backend that can run this request, got backend={backend!r}: "
@@ -139,6 +138,25 @@ def names() -> tuple[str, ...]:
     for family in FAMILIES:
         found += dict.fromkeys((family.name, *_member_names(family)))
     return tuple(found)
+
+
+def _objection(
+    candidate: Backend, request: AccumulateRequest, *, named: bool
+) -> tuple[str | None, bool]:
+    """Say why a backend is not the one, and whether that is a failure; cheap reasons first."""
+    reason = candidate.refusal(request)
+    if reason is None and not named:
+        reason = withheld(candidate, request.device)
+    if reason is not None:
+        return reason, False
+    status = candidate.status(request.device)
+    return (None if status.available else status.reason), status.failed
+
+
+def withheld(backend: Backend, device: torch.device) -> str | None:
+    """Say why automatic selection leaves a backend alone on a device; None if it does not."""
+    ask = getattr(backend, "withheld", None)
+    return None if ask is None else ask(device)
 
 
 def _wanted(backend: str) -> tuple[tuple[Family, str | None], ...]:

@@ -135,6 +135,44 @@ class Epilogue:
         return format_of(self.out_dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadEpilogue:
+    """What happens to an accumulator, with scales that only the device reads.
+
+    Attributes:
+        out_dtype: as `Epilogue`.
+        scale_a: fp32, one element.
+        scale_b: fp32, one element.
+        scale_result: fp32, one element; None for none and for outputs other than fp8.
+    """
+
+    out_dtype: torch.dtype
+    scale_a: torch.Tensor
+    scale_b: torch.Tensor
+    scale_result: torch.Tensor | None = None
+
+
+def unread(
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    *,
+    out_dtype: torch.dtype,
+    scale_result: torch.Tensor | None = None,
+) -> UnreadEpilogue:
+    """Check scales and output type as `prepare` does, but read no scale: nothing is waited for.
+
+    Raises:
+        TypeError: as `prepare`.
+        ValueError: as `prepare`.
+    """
+    _check_out_dtype(out_dtype)
+    first, second = _one_element("scale_a", scale_a), _one_element("scale_b", scale_b)
+    result = None
+    if scale_result is not None:
+        result = _one_element("scale_result", scale_result)
+    return UnreadEpilogue(out_dtype, first, second, result if out_dtype.itemsize == 1 else None)
+
+
 def prepare(
     scale_a: torch.Tensor,
     scale_b: torch.Tensor,
@@ -157,11 +195,7 @@ def prepare(
         TypeError: a scale is no fp32 tensor, or out_dtype none of the five.
         ValueError: a scale has not exactly one element.
     """
-    if not isinstance(out_dtype, torch.dtype) or out_dtype not in _OUT_DTYPES:
-        raise TypeError(
-            "out_dtype must be torch.float32, bfloat16, float16, float8_e4m3fn or float8_e5m2; "
-            f"got {out_dtype!r}"
-        )
+    _check_out_dtype(out_dtype)
     first, second = _scale_bits("scale_a", scale_a), _scale_bits("scale_b", scale_b)
     result = None if scale_result is None else _scale_bits("scale_result", scale_result)
     return _combined(out_dtype, first, second, result)
@@ -247,6 +281,22 @@ def _check_fp32(name: str, tensor: object) -> torch.Tensor:
         got = getattr(tensor, "dtype", type(tensor).__name__)
         raise TypeError(f"{name} must be a float32 tensor, got {got}")
     return tensor
+
+
+def _check_out_dtype(out_dtype: object) -> None:
+    if not isinstance(out_dtype, torch.dtype) or out_dtype not in _OUT_DTYPES:
+        raise TypeError(
+            "out_dtype must be torch.float32, bfloat16, float16, float8_e4m3fn or float8_e5m2; "
+            f"got {out_dtype!r}"
+        )
+
+
+def _one_element(name: str, scale: object) -> torch.Tensor:
+    """Return the fp32 tensor whose first element in memory is the scale."""
+    tensor = _check_fp32(name, scale)
+    if tensor.numel() != 1:
+        raise ValueError(f"{name} must have one element, got shape {tuple(tensor.shape)}")
+    return tensor.detach().resolve_neg()
 
 
 def _scale_bits(name: str, scale: object) -> int:

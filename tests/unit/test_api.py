@@ -674,13 +674,18 @@ def test_a_backend_may_do_the_epilogue_itself_and_is_kept_while_available(
 # CUDA graphs
 
 
-def test_cuda_graph_capture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cuda_graph_captures_no_call_that_reads_on_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """C46: never a stale scale in a replay."""
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    calls.refuse_capture()
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with pytest.raises(UnsupportedFeatureError, match="CUDA-graph capture"):
-        calls.refuse_capture()
+    fused: Any = Fused()
+    for capturing in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda c=capturing: c)
+        fused.captures = True
+        calls.refuse_capture(fused)
+    fused.captures = False
+    with pytest.raises(UnsupportedFeatureError, match=r"backend fused cannot .* CUDA-graph"):
+        calls.refuse_capture(fused)
 
 
 # Memory

@@ -25,15 +25,28 @@ class Fake:
     """A backend that is as told."""
 
     def __init__(
-        self, name: str, *, reason: str = "", failed: bool = False, refuses: str | None = None
+        self,
+        name: str,
+        *,
+        reason: str = "",
+        failed: bool = False,
+        refuses: str | None = None,
+        withheld: str | None = None,
     ) -> None:
         self.name = name
         self._status = BackendStatus(name, not reason, "fake", True, (), reason, failed)
         self._refuses = refuses
+        self._withheld = withheld
+        self.asked = 0
 
     def status(self, device: torch.device) -> BackendStatus:
         assert isinstance(device, torch.device)
+        self.asked += 1
         return self._status
+
+    def withheld(self, device: torch.device) -> str | None:
+        assert isinstance(device, torch.device)
+        return self._withheld
 
     def refusal(self, request: AccumulateRequest) -> str | None:
         assert request.K == 16
@@ -158,6 +171,42 @@ def test_a_family_takes_tensors_of_its_own_device_only(
     status = registry.backends_status("cpu")["cuda:v9"]
     assert (status.available, status.failed) == (False, False)
     assert registry.backends_status("cuda")["cuda:v9"].available
+
+
+def test_a_withheld_backend_is_taken_only_by_name(
+    families: dict[str, Any], request_: AccumulateRequest
+) -> None:
+    """By design, so without a warning, and without loading it: its status is not even asked."""
+    gated = Fake("cpu:avx2", withheld="gated: not validated here")
+    families["cpu"] = [gated, Fake("cpu:scalar")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in ("auto", "cpu"):
+            chosen, passed_over = registry.select(request_, name)
+            assert chosen.name == "cpu:scalar"
+            assert passed_over[-1] == "cpu:avx2: gated: not validated here"
+        assert gated.asked == 0
+        assert registry.select(request_, "cpu:avx2")[0].name == "cpu:avx2"
+    assert gated.asked == 1
+
+
+def test_a_backend_that_refuses_is_not_asked_for_its_status(
+    families: dict[str, Any], request_: AccumulateRequest
+) -> None:
+    other = Fake("cpu:avx2", refuses="computes another model")
+    families["cpu"] = [other, Fake("cpu:scalar")]
+    assert registry.select(request_)[0].name == "cpu:scalar"
+    assert other.asked == 0
+
+
+def test_the_real_families_are_built_and_known_by_name() -> None:
+    for family in registry.FAMILIES:
+        assert registry._is_built(family)
+        loaded = registry._load(family)
+        assert (loaded.missing, loaded.failed) == (None, False)
+        names = [backend.name for backend in loaded.backends]
+        assert registry._member_names(family) == tuple(names)
+        assert names == ([f"{family.name}:{member}" for member in family.members] or [family.name])
 
 
 def test_a_failure_warns_once_and_what_is_by_design_never(

@@ -206,7 +206,7 @@ class CpuBackend:
         """
         template = self._template(request)
         if template.refusal is not None or template.library is None:
-            raise RuntimeError(f"{self.name}: {template.refusal}")
+            raise RuntimeError(f"{self.name}: {template.refusal or load().reason}")
         call = _fill(template.head, request, out.data_ptr(), out.stride(0))
         if kernel is not None:
             call.kernel = KERNELS.index(kernel)
@@ -443,7 +443,7 @@ def _make_template(isa: str, request: AccumulateRequest) -> _Template:
                 f"no kernel for {model.name} with {model.dot_length} products, "
                 f"{model.fraction_bits} fraction bits and this plan"
             )
-    return _Template(b"", reason or load().reason, model, library)
+    return _Template(b"", reason, model, library)
 
 
 def _unknown(request: AccumulateRequest) -> str | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from mmaemu.backends.cuda.images import Entry
+
 E4M3_E5M2: Final = tuple((a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2"))
 E4M3_ONLY: Final = (("e4m3", "e4m3"),)
 
@@ -45,6 +47,21 @@ class ModuleSpec:
     def fatbin(self) -> str:
         """Name of its file in bin/."""
         return f"{self.name}.fatbin"
+
+    def covers(self, capability: tuple[int, int]) -> bool:
+        """Whether the module is meant for devices of a compute capability."""
+        images = [
+            Entry(int(arch.rstrip("a")), accelerated=arch.endswith("a")) for arch in self.sass_archs
+        ]
+        if self.ptx_arch is not None:
+            images.append(Entry(int(self.ptx_arch), is_ptx=True))
+        return any(image.runs_on(capability) for image in images)
+
+    def options(self, arch: str, *, ptx: bool = False) -> tuple[str, ...]:
+        """Options with which NVRTC compiles the module for one architecture, such as "89"."""
+        kind = "compute" if ptx else "sm"
+        defines = (f"-D{define}" for define in self.defines)
+        return (*OPTIONS, f"--gpu-architecture={kind}_{arch}", *defines)
 
 
 @dataclass(frozen=True, slots=True)
