@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import canaries
+import channel_build
 import golden_candidate
 import golden_records
 import hosting
@@ -181,10 +182,8 @@ def nightly_rebuild(root: Path) -> golden_candidate.Rebuild:
     """Builds a nightly again, exactly as `invoke nightly` does."""
 
     def rebuild(commit: str, version: str) -> Mapping[str, str]:
-        import nightly
-
         with tempfile.TemporaryDirectory() as folder:
-            built = nightly.rebuild(root, commit, version, Path(folder))
+            built = channel_build.rebuild(root, commit, version, Path(folder))
             return {path.name: sha256_of(path.read_bytes()) for path in built}
 
     return rebuild

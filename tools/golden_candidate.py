@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
-import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 
+from channels import stamp_of
 from findings import InconclusiveError, Rule, SkipRule, UnusableError
 from golden_records import State, parse_time
 from hosting import Hosting, Run
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 Problems = Iterator[tuple[str, str]]
 MANIFEST_SCHEMA: Final = "nightly-manifest/1"
-_NIGHTLY: Final = re.compile(r"\d+\.\d+\.\d+\.dev(\d{14})")
 # A hosted job ends after six hours; a nightly's stamp lies within its run.
 _LONGEST_RUN: Final = dt.timedelta(hours=6)
 
@@ -63,15 +62,11 @@ class Facts:
 # --- choosing ------------------------------------------------------------------------------------
 
 
-def stamp_of(version: str) -> dt.datetime | None:
-    """The second that a nightly's version names, None where it is no nightly."""
-    found = _NIGHTLY.fullmatch(version)
-    if found is None:
-        return None
-    try:
-        return dt.datetime.strptime(found[1], "%Y%m%d%H%M%S").replace(tzinfo=dt.timezone.utc)
-    except ValueError:
-        return None
+def nightly(text: str) -> Version | None:
+    """A nightly's version, None for any other text."""
+    parsed = parse_version(text)
+    plain = parsed is not None and parsed.pre is None and parsed.local is None
+    return parsed if parsed is not None and plain and stamp_of(parsed) else None
 
 
 def wheels(files: tuple[IndexFile, ...]) -> dict[Version, list[IndexFile]]:
@@ -79,7 +74,7 @@ def wheels(files: tuple[IndexFile, ...]) -> dict[Version, list[IndexFile]]:
     found: dict[Version, list[IndexFile]] = {}
     for file in files:
         version = file.version
-        if file.name.endswith(".whl") and version is not None and stamp_of(str(version)):
+        if file.name.endswith(".whl") and version is not None and nightly(str(version)):
             found.setdefault(version, []).append(file)
     return found
 
@@ -92,10 +87,10 @@ def choose(files: tuple[IndexFile, ...], wanted: str | None) -> tuple[str, Index
     """
     nightlies = wheels(files)
     if wanted is not None:
-        if stamp_of(wanted) is None:
+        parsed = nightly(wanted)
+        if parsed is None:
             raise UnusableError(f"expected X.Y.Z.devYYYYMMDDHHMMSS, got {wanted!r}")
-        parsed = parse_version(wanted)
-        return wanted, fitting(nightlies.get(parsed, []) if parsed else [])
+        return str(parsed), fitting(nightlies.get(parsed, []))
     offered = {
         version: [file for file in rows if not file.yanked] for version, rows in nightlies.items()
     }
@@ -162,7 +157,8 @@ def commit_of(version: str, manifest: Mapping[str, Any] | None, runs: tuple[Run,
     """
     if manifest is not None:
         return str(manifest.get("commit", ""))
-    stamp = stamp_of(version)
+    parsed = nightly(version)
+    stamp = stamp_of(parsed) if parsed else None
     under_way = [
         run
         for run in runs

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import release_config
 from findings import UnusableError
 from golden_records import LKG, TABLE, Places
 from project import FRAGMENTS, REFERENCE, Project
 
-TABLE_NAME: Final = "tool.mmaemu.release.golden"
-KINDS: Final = ("checkout", "workflow")
-_NAME: Final = re.compile(r"[a-z][a-z0-9_-]*")
+TABLE_NAME: Final = f"{release_config.TABLE}.golden"
 _DEFAULT_TIMEOUT: Final = 3600.0
 
 
@@ -102,13 +101,12 @@ def load_golden(project: Project) -> Golden:
         UnusableError: a key is missing or has a wrong value; the message names the key.
     """
     table = project.table("release").get("golden", {})
+    found = list(_problems(table))
+    if found:
+        lines = "\n".join(f"  {line}" for line in found)
+        raise UnusableError(f"pyproject.toml [{TABLE_NAME}] is not what its schema says:\n{lines}")
     branch = str(table.get("branch", "main"))
     distribution = str(table.get("distribution", project.name))
-    rows = table.get("canaries", [])
-    canaries = tuple(_canary(row, number) for number, row in enumerate(rows, start=1))
-    names = [row.name for row in canaries]
-    if len(set(names)) != len(names):
-        raise UnusableError(f"[{TABLE_NAME}] canaries: a name occurs twice in {names}; rename one")
     pairing = project.table("release").get("pairing", {}).get("file", REFERENCE)
     own = (project.version_file, "CHANGELOG.md", "CITATION.cff", REFERENCE, str(pairing))
     patterns = (*map(re.escape, own), rf"{FRAGMENTS}/.*", re.escape(LKG), re.escape(TABLE))
@@ -124,31 +122,30 @@ def load_golden(project: Project) -> Golden:
         workflow=str(table.get("workflow", "nightly.yml")),
         allowed=(*patterns, *map(str, table.get("allowed", ()))),
         fork=str(table.get("fork", "")),
-        canaries=canaries,
+        canaries=tuple(map(_canary, table.get("canaries", []))),
     )
 
 
-def _canary(row: Mapping[str, Any], number: int) -> Canary:
-    where = f"[[{TABLE_NAME}.canaries]] number {number}"
-    kind = row.get("kind", "checkout")
-    if kind not in KINDS:
-        raise UnusableError(f"{where}: kind is {kind!r}, expected one of {', '.join(KINDS)}")
-    needed = ("name", "repository", *(("lanes",) if kind == "checkout" else ("workflow", "report")))
-    for key in needed:
-        if not row.get(key):
-            raise UnusableError(f"{where}: {key} is missing; a {kind} canary needs it")
-    if not _NAME.fullmatch(str(row["name"])):
-        raise UnusableError(f"{where}: name is {row['name']!r}, expected letters, digits, - and _")
-    lanes = {name: tuple(map(str, command)) for name, command in row.get("lanes", {}).items()}
+def _problems(table: Mapping[str, Any]) -> Iterator[str]:
+    schema = {"$ref": "#/$defs/golden", "$defs": release_config.schema()["$defs"]}
+    yield from release_config.schema_problems(schema, table)
+    names = [row.get("name") for row in table.get("canaries", [])]
+    for name in sorted({str(name) for name in names if names.count(name) > 1}):
+        yield f"canaries: the name {name!r} occurs twice; rename one"
+
+
+def _canary(row: Mapping[str, Any]) -> Canary:
+    lanes = {name: tuple(command) for name, command in row.get("lanes", {}).items()}
+    listed = {key: tuple(row.get(key, ())) for key in ("install", "pins")}
     return Canary(
-        name=str(row["name"]),
-        kind=str(kind),
-        repository=str(row["repository"]),
-        branch=str(row.get("branch", "main")),
-        install=tuple(map(str, row.get("install", ()))),
+        name=row["name"],
+        kind=row.get("kind", "checkout"),
+        repository=row["repository"],
+        branch=row.get("branch", "main"),
+        install=listed["install"],
         lanes=lanes,
         timeout_s=float(row.get("timeout_s", _DEFAULT_TIMEOUT)),
-        workflow=str(row.get("workflow", "")),
-        report=str(row.get("report", "")),
-        pins=tuple(map(str, row.get("pins", ()))),
+        workflow=row.get("workflow", ""),
+        report=row.get("report", ""),
+        pins=listed["pins"],
     )

@@ -167,7 +167,13 @@ def schema() -> dict[str, Any]:
 
 def problems(table: Mapping[str, Any]) -> Iterator[str]:
     """Every way in which a table breaks the schema, each beginning with the key."""
-    validator = jsonschema.Draft202012Validator(schema())
+    found = list(schema_problems(schema(), table))
+    yield from found or _beyond_the_schema(table)
+
+
+def schema_problems(document: Mapping[str, Any], table: Mapping[str, Any]) -> Iterator[str]:
+    """Every way in which a table breaks a JSON Schema, each beginning with the key."""
+    validator = jsonschema.Draft202012Validator(document)
     errors = sorted(validator.iter_errors(table), key=lambda error: list(map(str, error.path)))
     for error in errors:
         key = error.json_path.removeprefix("$").removeprefix(".")
@@ -176,8 +182,6 @@ def problems(table: Mapping[str, Any]) -> Iterator[str]:
         if error.validator not in _STATED:
             place = f"{key} is {error.instance!r}: "
         yield f"{place}{error.message}"
-    if not errors:
-        yield from _beyond_the_schema(table)
 
 
 def _beyond_the_schema(table: Mapping[str, Any]) -> Iterator[str]:
@@ -251,6 +255,8 @@ def documented() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
     tables = {
         TABLE: schema(),
         f"{TABLE}.pairing": definitions["pairing"],
+        f"{TABLE}.golden": definitions["golden"],
+        f"{TABLE}.golden.canaries": definitions["canary"],
         f"{TABLE}.distributions": definitions["distribution"],
     }
     for key, value in rows.items():
