@@ -23,13 +23,9 @@ import gate_mail
 from check_dist import file_limit
 from files import ROOT
 from findings import (
-    FAIL,
-    INCONCLUSIVE,
-    PASS,
-    Finding,
     InconclusiveError,
-    Outcome,
     Rule,
+    SkipRule,
     UnusableError,
     apply_rules,
     guarded,
@@ -41,6 +37,7 @@ from publishing import (
     Entry,
     Held,
     Manifest,
+    Sent,
     difference,
     differences,
     entry_of,
@@ -49,6 +46,7 @@ from publishing import (
     mebibytes,
     pause,
     send,
+    taken,
     timestamp,
 )
 
@@ -179,7 +177,7 @@ def _index_state(facts: Facts) -> Problems:
     yield from differences(facts.manifest.entries, facts.public, "package")
 
 
-RULES: Final[tuple[Rule[Facts], ...]] = (
+PREFLIGHT: Final[tuple[Rule[Facts], ...]] = (
     Rule("GATE101", "The manifest is as staging wrote it.", _unedited),
     Rule("GATE102", "Every file of the manifest is staged or public.", _staged),
     Rule("GATE103", "Staged files have the manifest's bytes and sizes.", _same_as_staged),
@@ -191,9 +189,58 @@ RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule("GATE107", "No project grows beyond PYPI_PROJECT_QUOTA_GB.", _quota),
     Rule("GATE108", "What is public already has the manifest's bytes.", _index_state),
 )
-# Found while publishing, not from facts.
-REFUSED: Final = "GATE201"
-LEFT: Final = "GATE202"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run led to.
+
+    Attributes:
+        attempts: what became of each upload.
+        states: what the package index holds at the end, by file of the manifest.
+        staged: the manifest's files that are still staged, None where staging did not say.
+        waits: why a mail waits, "" where none does.
+    """
+
+    attempts: tuple[Sent, ...]
+    states: dict[str, str]
+    staged: tuple[str, ...] | None
+    waits: str
+
+
+def _taken(result: Result) -> Problems:
+    yield from taken(result.attempts)
+
+
+def _all_public(result: Result) -> Problems:
+    if UNKNOWN in result.states.values():
+        raise SkipRule("the package index did not answer at the end; run it again", required=True)
+    for file, state in result.states.items():
+        if state != PUBLIC:
+            yield file, f"is {state} at the end; see the log"
+
+
+def _unstaged(result: Result) -> Problems:
+    if result.staged is None:
+        raise SkipRule("the staging index did not answer; run it again", required=True)
+    if set(result.states.values()) == {PUBLIC}:
+        for file in result.staged:
+            yield file, "is public and could not be deleted from staging; run it again"
+
+
+def _told(result: Result) -> Problems:
+    if result.waits:
+        raise SkipRule(f"{result.waits}; it waits for the next run", required=True)
+    yield from ()
+
+
+RESULT: Final[tuple[Rule[Result], ...]] = (
+    Rule("GATE201", "The package index takes every file that it is sent.", _taken),
+    Rule("GATE202", "Every file is public at the end.", _all_public),
+    Rule("GATE203", "Nothing that is public stays in staging.", _unstaged),
+    Rule("GATE204", "Both mails are delivered.", _told),
+)
+RULES: Final = (*PREFLIGHT, *RESULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +284,9 @@ class Gate:
     log: Log
     patience: float
 
-    def publish(self, facts: Facts) -> Outcome:
+    def publish(self, facts: Facts) -> tuple[Sent, ...]:
         """Send what is missing, in order; the first file that fails ends it."""
+        attempts: list[Sent] = []
         with tempfile.TemporaryDirectory(prefix="gate-") as folder:
             for number, entry in enumerate(facts.missing, 1):
                 path = Path(folder) / entry.file
@@ -246,11 +294,10 @@ class Gate:
                 sent = send(self.public, path, entry, self.patience)
                 pause("after-upload", number)
                 self.log(f"{sent.state}: {sent.text}")
-                if sent.state == "refused":
-                    return Outcome((Finding(REFUSED, entry.file, sent.text),))
-                if sent.state == "unknown":
+                attempts.append(sent)
+                if sent.state != "there":
                     break
-        return Outcome()
+        return tuple(attempts)
 
     def states(self) -> dict[str, str]:
         """What the package index holds now, by file of the manifest."""
@@ -260,31 +307,39 @@ class Gate:
             return {entry.file: UNKNOWN for entry in self.manifest.entries}
         return {entry.file: _state(entry, there.get(entry.file)) for entry in self.manifest.entries}
 
-    def clean(self, states: dict[str, str]) -> tuple[str, ...]:
+    def clean(self, states: dict[str, str]) -> tuple[str, ...] | None:
         """Delete from staging what is confirmed public, if everything is.
 
         Returns:
-            The manifest's files that are still staged.
+            The manifest's files that are still staged, None where staging did not say.
         """
-        there = held(self.staging, self.manifest.releases)
-        mine = [entry for entry in self.manifest.entries if entry.file in there]
-        if any(state != PUBLIC for state in states.values()):
-            return tuple(entry.file for entry in mine)
-        for number, entry in enumerate(mine, 1):
-            if there[entry.file].sha256 == entry.sha256:
-                self.staging.remove(there[entry.file].file)
-                self.log(f"deleted from staging: {entry.file}")
-                pause("after-delete", number)
-        left = held(self.staging, self.manifest.releases)
-        return tuple(entry.file for entry in mine if entry.file in left)
+        try:
+            there = held(self.staging, self.manifest.releases)
+            mine = [entry for entry in self.manifest.entries if entry.file in there]
+            if set(states.values()) == {PUBLIC}:
+                self._delete([there[entry.file] for entry in mine])
+                there = held(self.staging, self.manifest.releases)
+        except (InconclusiveError, UnusableError) as error:
+            self.log(f"staging was not cleaned: {error}")
+            return None
+        return tuple(entry.file for entry in mine if entry.file in there)
 
-    def mail(self, mail: gate_mail.Mail) -> bool:
-        """Write a mail and deliver what waits; whether nothing waits any more."""
+    def _delete(self, staged: Sequence[Held]) -> None:
+        """Delete files of staging, each only with the manifest's bytes."""
+        public = {(entry.file, entry.sha256) for entry in self.manifest.entries}
+        for number, each in enumerate(staged, 1):
+            if (each.file.name, each.sha256) in public:
+                self.staging.remove(each.file)
+                self.log(f"deleted from staging: {each.file.name}")
+                pause("after-delete", number)
+
+    def mail(self, mail: gate_mail.Mail) -> str:
+        """Write a mail and deliver what waits; why something still does."""
         self.post.write(mail, self.manifest)
         waits = self.post.deliver()
         if waits:
             self.log(f"{waits}; it waits in {self.post.folder / 'outbox'} for the next run")
-        return not waits
+        return waits
 
 
 def _state(entry: Entry, found: Held | None) -> str:
@@ -295,24 +350,14 @@ def _state(entry: Entry, found: Held | None) -> str:
 
 def _run(gate: Gate, facts: Facts) -> int:
     """Mail, publish, clean up, mail; the exit code says the worst of it."""
-    told = gate.mail(gate_mail.accepted(gate.manifest))
-    outcome = gate.publish(facts)
+    gate.mail(gate_mail.accepted(gate.manifest))
+    attempts = gate.publish(facts)
     states = gate.states()
-    try:
-        staged = gate.clean(states)
-    except (InconclusiveError, UnusableError) as error:
-        gate.log(f"staging was not cleaned: {error}")
-        staged = ("unknown, the staging index did not answer",)
-    if staged and all(state == PUBLIC for state in states.values()):
-        outcome += Outcome((Finding(LEFT, ", ".join(staged), "public, and still staged; rerun"),))
+    staged = gate.clean(states)
     public = sum(state == PUBLIC for state in states.values())
     gate.log(f"{public} of {len(states)} files are public")
-    told = gate.mail(gate_mail.finished(gate.manifest, states, staged, gate.log.text)) and told
-    code = report("gate", outcome)
-    if code == PASS and not (told and public == len(states)):
-        print("gate: not finished; run the same command again")
-        return INCONCLUSIVE
-    return code
+    waits = gate.mail(gate_mail.finished(gate.manifest, states, staged, gate.log.text))
+    return report("gate", apply_rules(RESULT, Result(attempts, states, staged, waits)))
 
 
 def load(path: Path, staging: Index, public: Index) -> Facts:
@@ -347,7 +392,7 @@ def _action(arguments: argparse.Namespace) -> int:
         confirm_execute((staging, public), allow_remote=arguments.allow_remote)
     facts = load(arguments.manifest, staging, public)
     _print_plan(facts)
-    outcome = apply_rules(RULES, facts)
+    outcome = apply_rules(PREFLIGHT, facts)
     if not arguments.execute:
         print("gate: nothing was changed; add --execute to do this")
         return report("gate", outcome)
@@ -360,8 +405,7 @@ def _action(arguments: argparse.Namespace) -> int:
     if outcome.findings:
         log("refused before anything was sent")
         gate.mail(gate_mail.refused(facts.manifest, [str(item) for item in outcome.findings]))
-        report("gate", outcome)
-        return FAIL
+        return report("gate", outcome)
     return _run(gate, facts)
 
 

@@ -137,14 +137,14 @@ def refused(manifest: Manifest, problems: Sequence[str]) -> Mail:
 
 
 def finished(
-    manifest: Manifest, states: Mapping[str, str], staged: Sequence[str], log: str
+    manifest: Manifest, states: Mapping[str, str], staged: Sequence[str] | None, log: str
 ) -> Mail:
     """The second mail: the truth about every file, as read from the indexes at the end.
 
     Args:
         manifest: what was to be published.
         states: by file name, what the package index holds now.
-        staged: files of the manifest that are still in staging.
+        staged: files of the manifest that are still in staging, None for unknown.
         log: the gate's log of all attempts.
     """
     public = sum(state == "public" for state in states.values())
@@ -153,5 +153,6 @@ def finished(
     lines = [f"run: {manifest.run}", f"commit: {manifest.commit}", ""]
     lines += [f"{public} of {total} files are public:"]
     lines += [f"  {states[entry.file]}: {entry}" for entry in manifest.entries]
-    lines += ["", f"Still in staging: {', '.join(staged) or 'nothing'}", ""]
+    left = "unknown" if staged is None else ", ".join(staged) or "nothing"
+    lines += ["", f"Still in staging: {left}", ""]
     return Mail("finished", f"{word}: {manifest.title}", "\n".join(lines), f"Log:\n{log}")

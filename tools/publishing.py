@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from files import sha256_of, to_json
-from findings import InconclusiveError, UnusableError
+from findings import InconclusiveError, SkipRule, UnusableError
 from package_index import Index, IndexFile, name_and_version
 from project import parse_version
 
@@ -306,10 +306,12 @@ class Sent:
     """The truth about one file after an attempt to send it.
 
     Attributes:
+        entry: the file.
         state: "there" (with the very bytes), "refused" or "unknown".
         text: one line for the log.
     """
 
+    entry: Entry
     state: str
     text: str
 
@@ -327,15 +329,28 @@ def send(index: Index, path: Path, entry: Entry, patience: float) -> Sent:
     try:
         found = _await(index, entry, patience if upload.code == 0 else 0.0)
     except (InconclusiveError, UnusableError) as error:
-        return Sent("unknown", f"{entry.file}: {upload.reason}; {error}")
+        return Sent(entry, "unknown", f"{entry.file}: {upload.reason}; {error}")
     if found is None:
         state = "refused" if upload.refused else "unknown"
         reason = upload.reason if upload.code != 0 else "accepted, and not on the index's page"
-        return Sent(state, f"{entry.file}: not on the {index.role} index: {reason}")
+        return Sent(entry, state, f"{entry.file}: not on the {index.role} index: {reason}")
     problem = difference(found, entry)
     if problem:
-        return Sent("refused", f"{entry.file} on the {index.role} index: {problem}")
-    return Sent("there", f"{entry.file}: on the {index.role} index, bytes compared")
+        return Sent(entry, "refused", f"{entry.file} on the {index.role} index: {problem}")
+    return Sent(entry, "there", f"{entry.file}: on the {index.role} index, bytes compared")
+
+
+def taken(attempts: Sequence[Sent]) -> Iterator[tuple[str, str]]:
+    """A rule: every file that was sent is there.
+
+    Raises:
+        SkipRule: an index did not say what became of a file.
+    """
+    for sent in attempts:
+        if sent.state == "refused":
+            yield sent.entry.file, sent.text
+        if sent.state == "unknown":
+            raise SkipRule(f"{sent.text}; run it again", required=True)
 
 
 def _await(index: Index, entry: Entry, patience: float) -> Held | None:
@@ -367,6 +382,19 @@ def differences(
         problem = difference(there[entry.file], entry) if entry.file in there else ""
         if problem:
             yield entry.file, f"the {role} index holds it with {problem}"
+
+
+def read_sums(path: Path) -> dict[str, str]:
+    """The sha256 of each file in a SHA256SUMS.
+
+    Raises:
+        UnusableError: it cannot be read.
+    """
+    try:
+        rows = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise UnusableError(f"cannot read {path}: {error}") from error
+    return {row[1].lstrip("*"): row[0] for row in rows if len(row) > 1}
 
 
 def pause(point: str, number: int) -> None:

@@ -79,7 +79,8 @@ def stand_in(
     contents = {
         **(module if files is None else files),
         f"{info}/METADATA": (
-            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}".encode()
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}"
+            "Description-Content-Type: text/plain\n\nA stand-in.\n".encode()
         ),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
