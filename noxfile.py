@@ -50,34 +50,17 @@ def env(session: nox.Session) -> None:
     install(session, TORCH)
 
 
-@nox.session(venv_backend="none", requires=["env"])
-def t0(session: nox.Session) -> None:
-    """Imports, public surface, metadata, repository policy, the tools' own tests."""
-    session.run(str(SHARED), "tools/tier.py", "t0", *session.posargs, external=True)
+def tier(session: nox.Session) -> None:
+    """Run one tier; `-- --require-device` makes a device part that was not run an error."""
+    session.run(str(SHARED), "tools/tier.py", session.name, *session.posargs, external=True)
 
 
-@nox.session(venv_backend="none", requires=["env"])
-def t1(session: nox.Session) -> None:
-    """Unit, property and conformance tests, replay of the committed recordings."""
-    session.run(str(SHARED), "tools/tier.py", "t1", *session.posargs, external=True)
-
-
-@nox.session(venv_backend="none", requires=["env"])
-def t2(session: nox.Session) -> None:
-    """Full replay of MMAEMU_TRUTH_DIR."""
-    session.run(str(SHARED), "tools/tier.py", "t2", *session.posargs, external=True)
-
-
-@nox.session(venv_backend="none", requires=["env"], default=False)
-def t5(session: nox.Session) -> None:
-    """Wheel and sdist built from this tree, installed in clean environments outside it."""
-    session.run(str(SHARED), "tools/tier.py", "t5", *session.posargs, external=True)
-
-
-@nox.session(venv_backend="none", requires=["env"], default=False)
-def t6(session: nox.Session) -> None:
-    """Every backend against torch.mm and the torch reference; needs an idle machine."""
-    session.run(str(SHARED), "bench/run.py", *session.posargs, external=True)
+# t0 imports, public surface, policy, tools; t1 unit, property, conformance, recordings; t2 every
+# recording of MMAEMU_TRUTH_DIR; t3 CUDA kernels, their sources on the CPU included; t3p live
+# torch._scaled_mm on a profile's own GPU; t4 mutants; t5 installed artefacts; t6 performance on an
+# idle machine; t7 one built wheel (nox -s t7 -- dist/*.whl).
+for name in ("t0", "t1", "t2", "t3", "t3p", "t4", "t5", "t6", "t7"):
+    nox.session(name=name, venv_backend="none", requires=["env"], default=False)(tier)
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)

@@ -85,17 +85,26 @@ def fatbin(_: Context) -> None:
     run("check_dist", "--verify-manifest")
 
 
-@task
-def dist(
+@task(iterable=["device_not_run"])
+def dist(  # noqa: PLR0917 - invoke makes an option of every argument
     _: Context,
     version: str,
     tag: str = "",
     require_fatbins: bool = False,
     dirty: bool = False,
     out: str = "",
+    device_not_run: list[str] | None = None,
 ) -> None:
-    """Build sdist and wheel twice, compare them, check them, and write SHA256SUMS."""
-    given = options(version=version, tag=tag, require_fatbins=require_fatbins, dirty=dirty, out=out)
+    """Build the distributions of a tree whose tiers passed, twice; --dirty asks for no tiers."""
+    given = options(
+        version=version,
+        tag=tag,
+        require_fatbins=require_fatbins,
+        dirty=dirty,
+        tiers=not dirty,
+        out=out,
+        device_not_run=device_not_run,
+    )
     run("dist", *given)
 
 

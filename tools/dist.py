@@ -27,6 +27,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import check_dist
+import tier_results
 from archives import Options, Tree, is_binary, is_cache, load_tree
 from files import ROOT, sha256_of_file, write_bytes
 from findings import (
@@ -40,7 +41,7 @@ from findings import (
     report,
 )
 from git_commands import Git
-from project import Project, load_project, tag_of
+from project import Project, add_waivers, load_project, tag_of
 
 Problems = Iterator[tuple[str, str]]
 SUMS: Final = "SHA256SUMS"
@@ -366,6 +367,9 @@ def _action(arguments: argparse.Namespace) -> int:
     tag = arguments.tag or None
     request = Request(tree, arguments.version, tag, status)
     outcome = apply_rules(PREFLIGHT, request) + apply_rules(check_dist.TREE, tree)
+    if arguments.tiers:
+        waivers = dict(arguments.device_not_run)
+        outcome += tier_results.check(project.root, waivers, version=tree.version)
     if outcome.findings:
         return report("dist", outcome)
     with tempfile.TemporaryDirectory(prefix="dist-") as folder:
@@ -390,8 +394,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tag", help="refuse unless this is the tree's tag; empty: no tag")
     parser.add_argument("--require-fatbins", action="store_true", help="see check_dist")
     parser.add_argument("--dirty", action="store_true", help="build although the tree is not HEAD")
+    parser.add_argument("--tiers", action="store_true", help="refuse what tier_results refuses")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the files go")
     parser.add_argument("--root", type=Path, default=ROOT, help="the project")
+    add_waivers(parser)
     arguments = parser.parse_args(argv)
     return guarded(parser.prog, lambda: _action(arguments))
 

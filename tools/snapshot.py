@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import check_hosting
+import tier_results
 from files import ROOT
 from findings import Outcome, Rule, SkipRule, UnusableError, apply_rules, guarded
 from git_commands import Commit, Git, GitError, command_line, parse_object
@@ -633,15 +634,16 @@ def _hosting(arguments: argparse.Namespace, release: Release) -> Outcome | None:
 
 
 def _action(arguments: argparse.Namespace) -> int:
+    root, waivers = arguments.root.resolve(), dict(arguments.device_not_run)
     facts = load(
-        arguments.root.resolve(),
+        root,
         arguments.to,
         remote=arguments.remote,
         previous=arguments.previous,
         version=arguments.version,
-        waivers=dict(arguments.device_not_run),
+        waivers=waivers,
     )
-    outcome = apply_rules(RULES, facts)
+    outcome = apply_rules(RULES, facts) + tier_results.check(root, waivers, version=facts.version)
     hosting = _hosting(arguments, facts.release)
     for finding in sorted((outcome + (hosting or Outcome())).findings):
         print(f"# {finding}")

@@ -37,7 +37,7 @@ def make(
 def codes(done: subprocess.CompletedProcess[str]) -> set[str]:
     assert done.returncode == 1, done.stdout + done.stderr
     lines = [line for line in done.stdout.splitlines() if not line.startswith("dist: ")]
-    return {code for line in lines for code in re.findall(r": ((?:DIST|FAT)\d+) ", line)}
+    return {code for line in lines for code in re.findall(r": ((?:DIST|FAT|REL)\d+) ", line)}
 
 
 @pytest.mark.t5
@@ -159,6 +159,19 @@ def test_a_wheel_that_was_not_validated_is_found(project: Any, tmp_path: Path) -
     assert make(project.root, out).returncode == 0
     project.write("docs/release_logs/0.1.0_gpu.json", json.dumps({"wheel_sha256": "0" * 64}))
     assert codes(make(project.root, out)) == {"DIST814"}
+
+
+def test_nothing_is_built_while_a_tier_lacks_its_result(repository: Any, tmp_path: Path) -> None:
+    path = repository.root / "pyproject.toml"
+    text = path.read_text(encoding="utf-8").replace("owner =", 'tiers = ["t3"]\nowner =')
+    path.write_text(text, encoding="utf-8")
+    repository.tier_result("t3", repository.commit("code"), host="pass", device="not-run")
+    repository.commit("records")
+    out = tmp_path / "out"
+    assert codes(make(repository.root, out, "--tiers")) == {"REL202"}
+    waiver = ("--device-not-run", "T3=no GPU here")
+    assert codes(make(repository.root, out, "--tiers", *waiver)) == {"REL204"}
+    assert not out.exists()
 
 
 @pytest.mark.t5

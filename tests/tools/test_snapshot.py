@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -81,7 +82,7 @@ class Rehearsal:
         """The finding codes of a refused snapshot."""
         done = self.snapshot("--dry-run", *arguments)
         assert done.returncode == 1, done.stdout + done.stderr
-        return {word for word in done.stdout.split() if word.startswith("SNAP")}
+        return set(re.findall(r"^# .+?: ((?:SNAP|REL)\d{3}) ", done.stdout, re.MULTILINE))
 
     def commits_in_remote(self) -> set[str]:
         """Every commit object that the remote stores, reachable or not."""
@@ -533,14 +534,22 @@ def test_the_version_asked_for_must_be_the_candidates(rehearsal: Rehearsal) -> N
     assert rehearsal.codes("--version", "0.2.0") == {"SNAP104"}
 
 
-def test_a_missing_device_run_needs_its_reason_in_the_changelog(rehearsal: Rehearsal) -> None:
-    _no_report(rehearsal)
-    waiver = ("--device-not-run", "T7=no GPU here")
-    assert rehearsal.codes(*waiver) == {"SNAP109"}
+def _say(rehearsal: Rehearsal, **texts: str) -> None:
+    """Make the tree a candidate whose texts say this about a device."""
     dev = rehearsal.dev
-    dev.write("CHANGELOG.md", "# Changelog\n\n## 0.1.0 (2026-11-30)\n\nT7: no GPU here.\n")
+    dev.write("CHANGELOG.md", f"# Changelog\n\n## 0.1.0 (2026-11-30)\n\n{texts['changelog']}\n")
+    dev.write("docs/validation.md", f"# Validation\n\n{texts['validation']}\n")
     dev.commit()
     dev.git("tag", "-f", "-a", "rc/v0.1.0", "-m", "x")
+
+
+def test_a_missing_device_run_needs_its_reason_in_both_texts(rehearsal: Rehearsal) -> None:
+    _no_report(rehearsal)
+    waiver, reason = ("--device-not-run", "T7=no GPU here"), "T7: no GPU here."
+    assert rehearsal.codes(*waiver) == {"SNAP109", "REL204"}
+    _say(rehearsal, changelog=reason, validation="")
+    assert rehearsal.codes(*waiver) == {"REL204"}
+    _say(rehearsal, changelog=reason, validation=reason)
     rehearsal.publish(*waiver)
 
 
@@ -548,16 +557,28 @@ def test_a_missing_device_run_needs_its_reason_in_the_changelog(rehearsal: Rehea
 def test_a_reason_covers_checks_that_did_not_run_and_none_that_failed(
     rehearsal: Rehearsal, status: str, code: int
 ) -> None:
-    dev = rehearsal.dev
     report = {"version": "0.1.0", "checks": {"device": {"status": status}}}
-    dev.write("docs/release_logs/0.1.0_cpu.json", json.dumps(report))
-    dev.write("CHANGELOG.md", "# Changelog\n\n## 0.1.0 (2026-11-30)\n\nT7: no GPU here.\n")
-    dev.commit()
-    dev.git("tag", "-f", "-a", "rc/v0.1.0", "-m", "x")
+    rehearsal.dev.write("docs/release_logs/0.1.0_cpu.json", json.dumps(report))
+    _say(rehearsal, changelog="T7: no GPU here.", validation="T7: no GPU here.")
     assert rehearsal.codes() == {"SNAP109"}
     done = rehearsal.snapshot("--dry-run", "--device-not-run", "T7=no GPU here")
     assert done.returncode == code, done.stdout
     assert ("SNAP109" in done.stdout) == bool(code)
+
+
+def test_tier_results_are_part_of_a_candidate(rehearsal: Rehearsal) -> None:
+    dev = rehearsal.dev
+    pyproject = (dev.root / "pyproject.toml").read_text(encoding="utf-8")
+    dev.write("pyproject.toml", pyproject.replace("owner =", 'tiers = ["t3"]\nowner ='))
+    commit = dev.commit("code")
+    _say(rehearsal, changelog="", validation="")
+    assert rehearsal.codes() == {"REL201"}
+    dev.tier_result("t3", commit, host="pass", device="not-run")
+    _say(rehearsal, changelog="", validation="")
+    assert rehearsal.codes() == {"REL202"}
+    dev.tier_result("t3", commit, host="pass", device="pass")
+    _say(rehearsal, changelog="", validation="")
+    rehearsal.publish()
 
 
 def test_unreadable_remote_and_missing_address_are_usage_errors(

@@ -74,9 +74,11 @@ CALLS = {
         *("check_release", "--version", "0.1.0", "--matrix", "m.json"),
     ],
     "fatbin": ["check_dist", "--verify-manifest"],
-    "dist --version 0.1.0": ["dist", "--version", "0.1.0"],
-    "dist --version 0.1.0 --tag v0.1.0 --require-fatbins": [
-        *("dist", "--version", "0.1.0", "--tag", "v0.1.0", "--require-fatbins"),
+    "dist --version 0.1.0": ["dist", "--version", "0.1.0", "--tiers"],
+    "dist --version 0.1.0 --dirty": ["dist", "--version", "0.1.0", "--dirty"],
+    "dist --version 0.1.0 --tag v0.1.0 --require-fatbins --device-not-run T3=a": [
+        *("dist", "--version", "0.1.0", "--tag", "v0.1.0", "--require-fatbins", "--tiers"),
+        *("--device-not-run", "T3=a"),
     ],
     "snapshot": ["snapshot", "--to", "public"],
     "snapshot --to ci --remote /somewhere/ci.git --device-not-run T7=c": [
