@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from mmaemu.api import scaled_mm
-from mmaemu.backends.registry import backends_status, select
+from mmaemu.backends.registry import backends_status, gate_verdicts, select
 from mmaemu.errors import BackendUnavailableError
 from mmaemu.formats import FORMATS
 from mmaemu.gemm import epilogue, execute
@@ -36,7 +36,7 @@ from mmaemu.testing import bits, operands
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mmaemu.backends.base import BackendStatus
+    from mmaemu.backends.base import BackendStatus, GateVerdict
 
 Codes = NDArray[np.uint8]
 Advance = Callable[[str], None]
@@ -573,12 +573,27 @@ def _verdict(subject: _Subject, *, force: bool, advance: Advance) -> list[GateRe
     gates = READABLE_GATES if subject.backend == READABLE else BACKEND_GATES
     if subject in _verdicts and not force:
         return [replace(result, cached=True) for result in _verdicts[subject]]
+    # A kernel for one model refuses the cases of others; a gate with no case left says nothing.
     results = []
     for gate, function in gates.items():
         advance(f"{subject.backend} {gate}")
         results.append(_judge(gate, function, subject))
-    _verdicts[subject] = results
-    return results
+    own = gate_verdicts(subject.backend, subject.device, force=force)
+    telling = [result for result in results if result.details["outputs"]]
+    _verdicts[subject] = [*map(_own, own), *(telling or results)]
+    return _verdicts[subject]
+
+
+def _own(verdict: GateVerdict) -> GateResult:
+    """The result of a gate that a backend has of its own."""
+    return GateResult(
+        verdict.name,
+        verdict.passed,
+        verdict.reason,
+        details={},
+        seconds=verdict.seconds,
+        cached=verdict.cached,
+    )
 
 
 def _device(device: object) -> torch.device:

@@ -10,7 +10,7 @@ from mmaemu.gemm.request import AccumulateRequest
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["AccumulateRequest", "Backend", "BackendStatus"]
+__all__ = ["AccumulateRequest", "Backend", "BackendStatus", "GateVerdict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,25 @@ class BackendStatus:
     validated_on: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class GateVerdict:
+    """What one gate of a backend said about a device.
+
+    Attributes:
+        name: the gate.
+        passed: whether the backend may be used as far as this gate goes.
+        reason: what was compared, or why it did not pass.
+        seconds: duration.
+        cached: it is from an earlier run.
+    """
+
+    name: str
+    passed: bool
+    reason: str
+    seconds: float
+    cached: bool = False
+
+
 class Backend(Protocol):
     """Something that computes accumulators. All backends give the same bits.
 
@@ -46,6 +65,7 @@ class Backend(Protocol):
         epilogue(scale_a, scale_b, ...): makes the epilogue that `execute` takes.
         accumulators(request): as `gemm.execute.accumulate`, non-finite rule included.
         captures: True if its calls may be captured into a CUDA graph.
+        gates, validated_on: as in `BackendStatus`, for devices that it is not asked about.
         withheld(device): why automatic selection leaves it alone on a device, by design; None if
             it does not. Costs O(1), loads nothing.
         verdicts(device, force): what its gates said, for the self-test.

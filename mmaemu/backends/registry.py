@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmaemu import _settings
-from mmaemu.backends.base import AccumulateRequest, Backend, BackendStatus
+from mmaemu.backends.base import AccumulateRequest, Backend, BackendStatus, GateVerdict
 from mmaemu.cautions import Caution
 from mmaemu.errors import BackendFallbackWarning, BackendUnavailableError
 
@@ -125,18 +125,33 @@ def backends_status(device: torch.device | str | None = None) -> dict[str, Backe
         if missing is None:
             found += (each.status(where) for each in _load(family).backends)
         else:
-            found += (
-                BackendStatus(name, False, None, False, (), missing, failed)  # noqa: FBT003
-                for name in _member_names(family)
-            )
+            found += (_absent(family, name, missing, failed=failed) for name in _members(family))
     return {status.name: status for status in found}
+
+
+def gate_verdicts(
+    name: str, device: torch.device, *, force: bool = False
+) -> tuple[GateVerdict, ...]:
+    """What a backend's own gates say about a device; () for a backend without gates.
+
+    Args:
+        name: name of a backend.
+        device: where the operands would be.
+        force: whether to run gates again that ran before.
+    """
+    for family in FAMILIES:
+        for backend in _load(family).backends:
+            ask = getattr(backend, "verdicts", None)
+            if backend.name == name and ask is not None:
+                return tuple(ask(device, force=force))
+    return ()
 
 
 def names() -> tuple[str, ...]:
     """Every value of `backend=`."""
     found = ["auto"]
     for family in FAMILIES:
-        found += dict.fromkeys((family.name, *_member_names(family)))
+        found += dict.fromkeys((family.name, *_members(family)))
     return tuple(found)
 
 
@@ -169,17 +184,32 @@ def _wanted(backend: str) -> tuple[tuple[Family, str | None], ...]:
     for family in FAMILIES:
         if name == family.name:
             return ((family, None),)
-        if name in _member_names(family):
+        if name in _members(family):
             return ((family, name),)
     source = "MMAEMU_BACKEND" if backend == "auto" else "backend"
     raise ValueError(f"{source} must be one of {', '.join(names())}; got {name!r}")
 
 
-def _member_names(family: Family) -> tuple[str, ...]:
+def _members(family: Family) -> tuple[str, ...]:
     loaded = _load(family)
     if loaded.missing is None:
         return tuple(backend.name for backend in loaded.backends)
     return tuple(f"{family.name}:{member}" for member in family.members) or (family.name,)
+
+
+def _absent(family: Family, name: str, reason: str, *, failed: bool) -> BackendStatus:
+    """The status of a backend that was not asked, since its family cannot be used."""
+    backend = next((each for each in _load(family).backends if each.name == name), None)
+    return BackendStatus(
+        name,
+        available=False,
+        source=None,
+        validated_here=False,
+        gates=getattr(backend, "gates", ()),
+        reason=reason,
+        failed=failed,
+        validated_on=getattr(backend, "validated_on", ()),
+    )
 
 
 @cache

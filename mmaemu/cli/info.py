@@ -69,6 +69,17 @@ class BackendState:
     available: bool
     source: str | None
     reason: str
+    gates: list[str]
+    validated_here: bool
+    validated_on: list[str]
+
+    def render(self) -> str:
+        """Return one sentence, with the gates of a backend that has some."""
+        text = f"{'available' if self.available else 'not available'}: {self.reason}"
+        if self.gates:
+            text += f" [gates: {', '.join(self.gates)}"
+            text += f"; validated on: {', '.join(self.validated_on) or 'none yet'}]"
+        return text
 
 
 @dataclass(frozen=True)
@@ -148,15 +159,7 @@ def _sections(report: InfoReport) -> tuple[tuple[str, str], ...]:
         ),
         (
             "Backends",
-            _fields(
-                [
-                    (
-                        each.name,
-                        f"{'available' if each.available else 'not available'}: {each.reason}",
-                    )
-                    for each in report.backends
-                ]
-            ),
+            _fields([(each.name, each.render()) for each in report.backends]),
         ),
         (
             "Tables of recorded split-K decisions",
@@ -237,7 +240,15 @@ def _backends() -> list[BackendState]:
     from mmaemu.backends.registry import backends_status
 
     return [
-        BackendState(each.name, each.available, each.source, each.reason)
+        BackendState(
+            each.name,
+            each.available,
+            each.source,
+            each.reason,
+            list(each.gates),
+            each.validated_here,
+            list(each.validated_on),
+        )
         for each in backends_status().values()
     ]
 

@@ -88,7 +88,13 @@ SCHEMAS: dict[str, dict[str, object]] = {
         "settings": {},
         "profiles": [flat("name", "description", "matches", "reason")],
         "models": [flat("name", "maturity")],
-        "backends": [flat("name", "available", "source", "reason")],
+        "backends": [
+            {
+                **flat("name", "available", "source", "reason", "validated_here"),
+                "gates": [],
+                "validated_on": [],
+            }
+        ],
         "tables": [{**flat("name", "rows", "split_rows"), "workspaces": []}],
         "damaged": [],
         "problems": [],

@@ -205,7 +205,7 @@ def test_the_real_families_are_built_and_known_by_name() -> None:
         loaded = registry._load(family)
         assert (loaded.missing, loaded.failed) == (None, False)
         names = [backend.name for backend in loaded.backends]
-        assert registry._member_names(family) == tuple(names)
+        assert registry._members(family) == tuple(names)
         assert names == ([f"{family.name}:{member}" for member in family.members] or [family.name])
 
 
@@ -300,4 +300,4 @@ def test_every_name_that_is_listed_can_be_asked_for(request_: AccumulateRequest)
 def test_real_families_only_use_names_that_the_registry_announces() -> None:
     for family in registry.FAMILIES:
         announced = {f"{family.name}:{member}" for member in family.members} or {family.name}
-        assert set(registry._member_names(family)) <= announced
+        assert set(registry._members(family)) <= announced

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 import torch
 
 from mmaemu import _settings
-from mmaemu.backends.base import AccumulateRequest, BackendStatus
+from mmaemu.backends.base import AccumulateRequest, BackendStatus, GateVerdict
 from mmaemu.backends.cuda import device, gates, launch, loader
-from mmaemu.backends.cuda.gates import SELF_TEST, Subject, Verdict
+from mmaemu.backends.cuda.gates import SELF_TEST, Subject
 from mmaemu.backends.cuda.specs import KERNELS, MODULES, KernelSpec, ModuleSpec
 from mmaemu.bindings.library import NativeLibraryError
 from mmaemu.errors import BackendUnavailableError, UnsupportedFeatureError
@@ -36,7 +36,7 @@ class Ready(NamedTuple):
 
     status: BackendStatus
     module: loader.Module | None = None
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[GateVerdict, ...] = ()
 
 
 class CudaBackend:
@@ -133,7 +133,7 @@ class CudaBackend:
         self._launch(request, out, scales)
         return out
 
-    def verdicts(self, device: torch.device, *, force: bool = False) -> tuple[Verdict, ...]:
+    def verdicts(self, device: torch.device, *, force: bool = False) -> tuple[GateVerdict, ...]:
         """What the gates say about a device: those that ran up to the first that did not pass.
 
         Args:
@@ -193,15 +193,16 @@ class CudaBackend:
         if failed:
             reason = f"{failed[0].name} did not pass: {failed[0].reason}"
             return Ready(self._status(module, reason, failed=True), module, verdicts)
-        notes = "".join(f"; {reason}" for reason in module.passed_over)
-        reason = f"{self._meaning()} on {place.device.name}, {module.image.source}{notes}"
+        notes = (*module.passed_over, *filter(None, [self.withheld(where)]))
+        reason = f"{self._meaning()} on {place.device.name}, {module.image.source}"
+        reason = "; ".join((reason, *notes))
         return Ready(self._status(module, reason), module, verdicts)
 
     def _judge(
         self, module: loader.Module, where: torch.device, *, force: bool
-    ) -> tuple[Verdict, ...]:
+    ) -> tuple[GateVerdict, ...]:
         """The gates of all kernels, up to the first that does not pass."""
-        found: dict[str, Verdict] = {}
+        found: dict[str, GateVerdict] = {}
         for kernel in self.kernels:
             for verdict in _verdicts(kernel, module, where, force=force):
                 found[verdict.name] = verdict
@@ -238,7 +239,7 @@ def _place(where: torch.device) -> loader.Place:
 
 def _verdicts(
     kernel: KernelSpec, module: loader.Module, where: torch.device, *, force: bool
-) -> tuple[Verdict, ...]:
+) -> tuple[GateVerdict, ...]:
     """What the gates of a kernel say: remembered, or found out now and kept."""
     subject = Subject(kernel, module.place.identity, module.image.sha256, "")
     found = None if force or _settings.faults() else gates.remembered(subject)

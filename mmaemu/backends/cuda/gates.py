@@ -12,14 +12,14 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 
 from mmaemu._version import __version__
-from mmaemu.backends.base import AccumulateRequest
+from mmaemu.backends.base import AccumulateRequest, GateVerdict
 from mmaemu.backends.cuda import cache
 from mmaemu.backends.cuda.faults import forced
 from mmaemu.backends.cuda.launch import Scales
@@ -53,25 +53,6 @@ OUTPUTS: Final = (
     (torch.float8_e5m2, (2.0**-70, 1.1 * 2.0**-76, 2.0**120)),
 )
 """Output types, each with scale_a, scale_b and scale_result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What one gate said.
-
-    Attributes:
-        name: the gate: `SELF_TEST` or a probe.
-        passed: whether the kernel may be used as far as this gate goes.
-        reason: what was compared, or why it did not pass.
-        seconds: duration.
-        cached: it is from an earlier run.
-    """
-
-    name: str
-    passed: bool
-    reason: str
-    seconds: float
-    cached: bool = False
 
 
 class Case(NamedTuple):
@@ -180,26 +161,13 @@ def _actual(case: Case, kernel: KernelSpec, run: Run, device: torch.device) -> b
     return _bytes(out)
 
 
-EXPECTED: Final[dict[tuple[str, int], str]] = {}
-"""sha256 of all results in order, by instruction model and number of pairs of formats. It spares a
-user the reference's time; where it differs, the reference decides."""
+@functools.cache
+def expected(model: str, formats: tuple[tuple[str, str], ...]) -> tuple[bytes, ...]:
+    """The results of all cases, as the reference gives them."""
+    return tuple(reference(case, model) for case in cases(formats))
 
 
-def expected(kernel: KernelSpec) -> str:
-    """The hash of what the self-test expects of a kernel."""
-    known = EXPECTED.get((kernel.model, len(kernel.formats)))
-    return known or digest(reference(case, kernel.model) for case in cases(kernel.formats))
-
-
-def digest(results: Iterator[bytes]) -> str:
-    """The sha256 of results in order."""
-    total = hashlib.sha256()
-    for result in results:
-        total.update(result)
-    return total.hexdigest()
-
-
-def self_test(kernel: KernelSpec, run: Run, device: torch.device) -> Verdict:
+def self_test(kernel: KernelSpec, run: Run, device: torch.device) -> GateVerdict:
     """Compare a kernel with the reference, bit for bit, on operands that stress every rule.
 
     Args:
@@ -213,22 +181,20 @@ def self_test(kernel: KernelSpec, run: Run, device: torch.device) -> Verdict:
         actual = [_actual(case, kernel, run, device) for case in every]
     except Exception as error:  # noqa: BLE001 - whatever happens, the kernel is not used
         reason = f"{type(error).__name__}: {error}"
-        return Verdict(SELF_TEST, passed=False, reason=reason, seconds=_since(start))
-    wrong: list[str] = []
+        return GateVerdict(SELF_TEST, passed=False, reason=reason, seconds=_since(start))
     if forced("cuda-self-test"):
         actual[0] = bytes(len(actual[0]))
-    if digest(iter(actual)) != expected(kernel):
-        wrong = [
-            case.name
-            for case, result in zip(every, actual, strict=True)
-            if result != reference(case, kernel.model)
-        ]
-    passed = not wrong
+    wanted = expected(kernel.model, kernel.formats)
+    wrong = [
+        case.name
+        for case, result, right in zip(every, actual, wanted, strict=True)
+        if result != right
+    ]
     reason = f"{len(every)} GEMMs equal to the reference, bit for bit"
     if wrong:
         reason = f"{kernel.entry} has wrong bits in {len(wrong)} of {len(every)} GEMMs: "
         reason += ", ".join(wrong)
-    return Verdict(SELF_TEST, passed, reason, _since(start))
+    return GateVerdict(SELF_TEST, not wrong, reason, _since(start))
 
 
 def _since(start: float) -> float:
@@ -252,17 +218,18 @@ class Subject(NamedTuple):
 
 
 def _key(subject: Subject) -> str:
-    kernel = asdict(subject.kernel)
+    kernel = subject.kernel
+    wanted = hashlib.sha256(b"".join(expected(kernel.model, kernel.formats))).hexdigest()
     versions = (__version__, torch.__version__)
-    return cache.key(kernel, *subject[1:], expected(subject.kernel), versions)
+    return cache.key(asdict(kernel), *subject[1:], wanted, versions)
 
 
-def remembered(subject: Subject) -> tuple[Verdict, ...] | None:
+def remembered(subject: Subject) -> tuple[GateVerdict, ...] | None:
     """The verdicts of an earlier run with the same subject, all of which passed; else None."""
     data = cache.read(CACHE, _key(subject))
     try:
         stored = json.loads(data or b"null")
-        verdicts = tuple(replace(Verdict(**each), cached=True) for each in stored)
+        verdicts = tuple(replace(GateVerdict(**each), cached=True) for each in stored)
     except (ValueError, TypeError):
         return None
     wanted = (SELF_TEST, *subject.kernel.gates)
@@ -270,7 +237,7 @@ def remembered(subject: Subject) -> tuple[Verdict, ...] | None:
     return verdicts if names == wanted and all(each.passed for each in verdicts) else None
 
 
-def remember(subject: Subject, verdicts: tuple[Verdict, ...]) -> None:
+def remember(subject: Subject, verdicts: tuple[GateVerdict, ...]) -> None:
     """Keep verdicts if all passed; a failure may be passing, so it is looked at again."""
     if all(verdict.passed for verdict in verdicts):
         content = json.dumps([asdict(verdict) for verdict in verdicts]).encode()
