@@ -1,4 +1,4 @@
-"""The FAKE CUDA driver of fake_cuda.c as fixtures: devices, failures, the log of calls, fatbins.
+"""The FAKE CUDA driver and NVRTC of fake_cuda.c as fixtures, and made-up fatbins for it.
 
 Tensors are on the CPU: the seam mmaemu/backends/cuda/device.py says which device, stream and
 capture state a call has, and the registry hands CPU tensors to the CUDA family.
@@ -130,6 +130,7 @@ def cuda(
         if setting.audience == "package" or setting.name == "TEST_FAULT":
             monkeypatch.delenv(setting.variable, raising=False)
     monkeypatch.setenv("MMAEMU_LIBCUDA_PATH", str(compiled_driver))
+    monkeypatch.setenv("MMAEMU_NVRTC_PATH", str(compiled_driver))
     monkeypatch.setenv("MMAEMU_CACHE_DIR", str(tmp_path / "cache"))
     library = ctypes.CDLL(str(compiled_driver))
     library.fake_log.restype = ctypes.c_char_p
@@ -187,20 +188,20 @@ def made_up_fatbin(images: Sequence[str], entries: Sequence[str]) -> bytes:
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
 
-def write_fatbins(folder: Path, images: dict[str, Sequence[str]] | None = None) -> Path:
+def write_fatbins(folder: Path, *names: str, images: Sequence[str] = ()) -> Path:
     """Write made-up fatbins of modules with a manifest that fits them.
 
     Args:
         folder: where to.
-        images: architectures by module; None = all modules as their rows say.
+        names: modules.
+        images: architectures; those of each module's row if there are none.
     """
-    wanted = images or {module.name: _architectures(module) for module in MODULES}
     folder.mkdir(parents=True, exist_ok=True)
     rows = {}
     for module in MODULES:
-        if module.name not in wanted:
+        if module.name not in names:
             continue
-        data = made_up_fatbin(wanted[module.name], module.entries)
+        data = made_up_fatbin(images or _architectures(module), module.entries)
         (folder / module.fatbin).write_bytes(data)
         found = sources.hashes(sources.closure(ROOT, f"{SOURCES}/{module.source}"))
         digest = hashlib.sha256(data).hexdigest()

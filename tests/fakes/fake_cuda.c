@@ -1,4 +1,4 @@
-/* A FAKE CUDA driver for the tests of mmaemu/backends/cuda: no GPU is involved.
+/* A FAKE CUDA driver and NVRTC for the tests of mmaemu/backends/cuda: no GPU is involved.
  *
  * It has as many devices as the test says, reads images as far as needed to tell whether one fits a
  * device, writes every call with its thread and arguments to a log, and fails in the function that
@@ -396,5 +396,126 @@ int cuLaunchKernel(function *f, unsigned grid_x, unsigned grid_y, unsigned grid_
             hosts[i].launch(f->name, grid_x, grid_y, block_x, shared_bytes, parameters[0],
                             hosts[i].parameter_bytes, 0))
             return LAUNCH_FAILED;
+    return 0;
+}
+
+/* NVRTC: what it "compiles" is a header and the options, which name the kernels. */
+
+typedef struct {
+    char options[1024];
+    int arch;
+    int headers;
+} program;
+
+static const int nvrtc_archs[] = {75, 80, 86, 89, 90};
+static const char nvrtc_log[] = "v4.cu(1): error: as the test wants";
+
+int nvrtcVersion(int *major, int *minor)
+{
+    FAIL_IF_NAMED("nvrtcVersion");
+    *major = 12;
+    *minor = 8;
+    return 0;
+}
+
+int nvrtcGetNumSupportedArchs(int *count)
+{
+    FAIL_IF_NAMED("nvrtcGetNumSupportedArchs");
+    *count = sizeof nvrtc_archs / sizeof nvrtc_archs[0];
+    return 0;
+}
+
+int nvrtcGetSupportedArchs(int *archs)
+{
+    FAIL_IF_NAMED("nvrtcGetSupportedArchs");
+    memcpy(archs, nvrtc_archs, sizeof nvrtc_archs);
+    return 0;
+}
+
+int nvrtcCreateProgram(program **made, const char *source, const char *name, int count,
+                       const char *const *headers, const char *const *names)
+{
+    note("nvrtcCreateProgram name=%s headers=%d", name, count);
+    FAIL_IF_NAMED("nvrtcCreateProgram");
+    for (int i = 0; i < count; i++)
+        if (!headers[i][0] || !names[i][0])
+            return 3;
+    if (!source[0])
+        return 3;
+    *made = calloc(1, sizeof(program));
+    (*made)->headers = count;
+    return 0;
+}
+
+int nvrtcDestroyProgram(program **made)
+{
+    note("nvrtcDestroyProgram");
+    free(*made);
+    FAIL_IF_NAMED("nvrtcDestroyProgram");
+    return 0;
+}
+
+int nvrtcCompileProgram(program *of, int count, const char *const *options)
+{
+    for (int i = 0; i < count; i++) {
+        const char *arch = strstr(options[i], "arch");
+        if (arch)
+            of->arch = atoi(strchr(arch, '_') + 1);
+        strncat(of->options, options[i], sizeof of->options - strlen(of->options) - 2);
+        strcat(of->options, "\n");
+    }
+    note("nvrtcCompileProgram arch=%d", of->arch);
+    FAIL_IF_NAMED("nvrtcCompileProgram");
+    return 0;
+}
+
+int nvrtcGetProgramLogSize(program *of, size_t *size)
+{
+    (void)of;
+    *size = sizeof nvrtc_log;
+    return 0;
+}
+
+int nvrtcGetProgramLog(program *of, char *text)
+{
+    (void)of;
+    memcpy(text, nvrtc_log, sizeof nvrtc_log);
+    return 0;
+}
+
+int nvrtcGetCUBINSize(program *of, size_t *size)
+{
+    FAIL_IF_NAMED("nvrtcGetCUBINSize");
+    *size = 64 + strlen(of->options);
+    return 0;
+}
+
+int nvrtcGetCUBIN(program *of, char *cubin)
+{
+    FAIL_IF_NAMED("nvrtcGetCUBIN");
+    const size_t size = strlen(of->options);
+    memset(cubin, 0, 64);
+    memcpy(cubin, "\177ELF\2\1\1\63\7", 9);
+    cubin[40] = 64;
+    cubin[48] = (char)of->arch;
+    cubin[58] = 1;
+    cubin[60] = (char)(size & 0xFF);
+    cubin[61] = (char)(size >> 8);
+    memcpy(cubin + 64, of->options, size);
+    return 0;
+}
+
+int nvrtcGetPTXSize(program *of, size_t *size)
+{
+    FAIL_IF_NAMED("nvrtcGetPTXSize");
+    *size = 64 + strlen(of->options);
+    return 0;
+}
+
+int nvrtcGetPTX(program *of, char *ptx)
+{
+    FAIL_IF_NAMED("nvrtcGetPTX");
+    memset(ptx, 0, 64 + strlen(of->options));
+    sprintf(ptx, ".version 8.7\n.target sm_%d\n%s", of->arch, of->options);
     return 0;
 }
