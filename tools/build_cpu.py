@@ -248,16 +248,26 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return frozen.read_manifest(folder, SCHEMA)
 
 
+def build_all(root: Path, targets: Sequence[Target]) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Build libraries; returns them and their manifest entries by file name.
+
+    Raises:
+        UnusableError: the compiler is missing, another one, or failed.
+    """
+    built_by = compiler(root)
+    made = {target.file: build(root, target) for target in targets}
+    entries = {target.file: entry(root, target, made[target.file], built_by) for target in targets}
+    return made, entries
+
+
 def build_into(root: Path, folder: Path, targets: Sequence[Target], *, dry_run: bool) -> None:
     """Build libraries into a folder and say what became of each."""
     if dry_run:
         for target in targets:
             print(f"would build {folder / target.file} for {target.triple}")
         return
-    built_by = compiler(root)
     old = read_manifest(folder)
-    made = {target.file: build(root, target) for target in targets}
-    entries = {target.file: entry(root, target, made[target.file], built_by) for target in targets}
+    made, entries = build_all(root, targets)
     frozen.write(folder, SCHEMA, made, entries)
     for name, new in entries.items():
         state = frozen.state_of(old.get(name, {}).get("sha256"), new["sha256"])
