@@ -94,8 +94,8 @@ UNITS: Final = ("fp16", "bf16", "fp8", "wgmma_fp8")
 
 _AMPERE: Final = TensorCore(8, 24, min_exponent=-132)
 _HOPPER: Final = TensorCore(16, 25, min_exponent=-133)
-_ADA_FP8: Final = TensorCore(16, 13, 13)
-_HOPPER_FP8: Final = TensorCore(32, 13, 13)
+_ADA_FP8: Final = TensorCore(16, 13, 13, min_exponent=-132)
+_HOPPER_FP8: Final = TensorCore(32, 13, 13, min_exponent=-132)
 _EMULATED_FP8: Final = replace(_HOPPER, operand_floor=-14, interleaved=True)
 _BLACKWELL_FP8: Final = TensorCore(32, 25, min_exponent=-133)
 

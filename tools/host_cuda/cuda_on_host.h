@@ -85,7 +85,8 @@ static inline float4 make_float4(float x, float y, float z, float w)
     return {x, y, z, w};
 }
 
-namespace mmaemu_host {
+namespace mmaemu_host
+{
 
 /* Where a thread waits, for messages. */
 struct site {
@@ -196,9 +197,9 @@ static inline int __all_sync(unsigned mask, int predicate, MMAEMU_CALLER)
     template <class T>                                                                             \
     static inline T NAME(unsigned mask, T value, TYPE argument, int width = 32, MMAEMU_CALLER)     \
     {                                                                                              \
-        return mmaemu_host::from_bits<T>(                                                          \
-            mmaemu_host::of_warp(mmaemu_host::OPERATION, mask, mmaemu_host::to_bits(value),        \
-                                 (int)argument, width, MMAEMU_HERE));                              \
+        return mmaemu_host::from_bits<T>(mmaemu_host::of_warp(mmaemu_host::OPERATION, mask,        \
+                                                              mmaemu_host::to_bits(value),         \
+                                                              (int)argument, width, MMAEMU_HERE)); \
     }
 MMAEMU_SHUFFLE(__shfl_sync, WARP_SHUFFLE, int)
 MMAEMU_SHUFFLE(__shfl_up_sync, WARP_SHUFFLE_UP, unsigned)
@@ -354,7 +355,7 @@ static inline unsigned __dp4a(unsigned a, unsigned b, unsigned c)
         for (int i = 0; i < 4; ++i) {                                                              \
             const int x = (TYPE)(a >> (8 * i));                                                    \
             const int y = (TYPE)(b >> (8 * i));                                                    \
-            result |= ((unsigned)(EXPRESSION)&0xFFu) << (8 * i);                                   \
+            result |= ((unsigned)(EXPRESSION) & 0xFFu) << (8 * i);                                 \
         }                                                                                          \
         return result;                                                                             \
     }

@@ -28,7 +28,8 @@ uint3 blockIdx;
 dim3 blockDim;
 dim3 gridDim;
 
-namespace mmaemu_host {
+namespace mmaemu_host
+{
 
 enum status {
     LAUNCH_OK = 0,
@@ -226,9 +227,9 @@ static int same_site(site x, site y)
 
 static void release_block()
 {
-    running.result = running.operation == BLOCK_AND
-                         ? running.reduced == (int)running.threads
-                         : running.operation == BLOCK_OR ? running.reduced != 0 : running.reduced;
+    running.result = running.operation == BLOCK_AND  ? running.reduced == (int)running.threads
+                     : running.operation == BLOCK_OR ? running.reduced != 0
+                                                     : running.reduced;
     running.arrived = 0;
     for (unsigned i = 0; i < running.threads; ++i)
         running.fibers[i].state = RUNNING;
@@ -348,12 +349,13 @@ static int warp_is_complete(lane **lanes, const lane &mine)
         lanes[i] = running.fibers[base + i].pending;
         if (lanes[i] == nullptr)
             return 0;
-        if (lanes[i]->mask != mine.mask || lanes[i]->operation != mine.operation ||
-            !same_site(lanes[i]->where, mine.where))
-            fail("divergent warp: thread %u is at %s:%d (mask 0x%08x), thread %u at %s:%d "
-                 "(mask 0x%08x)",
-                 running.current, mine.where.file, mine.where.line, mine.mask, base + i,
-                 lanes[i]->where.file, lanes[i]->where.line, lanes[i]->mask);
+        /* It may still wait for others, at an earlier place. */
+        if (lanes[i]->mask != mine.mask)
+            return 0;
+        if (lanes[i]->operation != mine.operation || !same_site(lanes[i]->where, mine.where))
+            fail("divergent warp: thread %u is at %s:%d, thread %u at %s:%d, both with mask 0x%08x",
+                 running.current, mine.where.file, mine.where.line, base + i, lanes[i]->where.file,
+                 lanes[i]->where.line, mine.mask);
     }
     return 1;
 }
@@ -398,8 +400,7 @@ static void fiber_body()
 static void start_fibers()
 {
     for (unsigned i = 0; i < running.threads; ++i) {
-        unsigned char *end =
-            running.stacks + (size_t)(i + 1) * (STACK_BYTES + GUARD_BYTES);
+        unsigned char *end = running.stacks + (size_t)(i + 1) * (STACK_BYTES + GUARD_BYTES);
         prepare(&running.fibers[i].place, end, fiber_body);
         running.fibers[i].state = RUNNING;
         running.fibers[i].pending = nullptr;
@@ -528,9 +529,8 @@ static unsigned char *map_stacks()
 {
     const size_t each = STACK_BYTES + GUARD_BYTES;
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    unsigned char *region = (unsigned char *)mmap(nullptr, each * MAX_THREADS,
-                                                  PROT_READ | PROT_WRITE,
-                                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *region = (unsigned char *)mmap(
+        nullptr, each * MAX_THREADS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (region == MAP_FAILED)
         return nullptr;
     if (page <= GUARD_BYTES)
@@ -640,22 +640,18 @@ template <auto kernel> static void run_kernel(const void *parameter)
 } // namespace mmaemu_host
 
 #define MMAEMU_ENTRY_ROW(NAME)                                                                     \
-    {                                                                                              \
-        #NAME, mmaemu_host::run_kernel<NAME>, mmaemu_host::parameter_bytes(NAME)                   \
-    }
+    {#NAME, mmaemu_host::run_kernel<NAME>, mmaemu_host::parameter_bytes(NAME)}
 
 #define MMAEMU_HOST_EXPORT extern "C" __attribute__((visibility("default")))
 
 MMAEMU_HOST_EXPORT int mmaemu_host_launch(const char *entry, unsigned grid_x, unsigned grid_y,
                                           unsigned block, unsigned shared_bytes,
-                                          const void *parameter,
-                                          unsigned long long parameter_bytes,
+                                          const void *parameter, unsigned long long parameter_bytes,
                                           unsigned long long order_seed)
 {
     pthread_mutex_lock(&mmaemu_host::one_launch);
-    const int status = mmaemu_host::find_and_launch(entry, {grid_x, grid_y, 1}, block,
-                                                    shared_bytes, parameter, parameter_bytes,
-                                                    order_seed);
+    const int status = mmaemu_host::find_and_launch(entry, {grid_x, grid_y, 1}, block, shared_bytes,
+                                                    parameter, parameter_bytes, order_seed);
     pthread_mutex_unlock(&mmaemu_host::one_launch);
     return status;
 }

@@ -23,7 +23,8 @@
 #define MMAEMU_HOST_AVX512 0
 #endif
 
-namespace mmaemu_host {
+namespace mmaemu_host
+{
 
 static inline uint32_t float_bits(float x)
 {
@@ -103,8 +104,8 @@ static inline float fma_toward_zero(float x, float y, float z)
 static inline float add_toward_zero(float x, float y)
 {
 #if MMAEMU_HOST_AVX512
-    return _mm_cvtss_f32(_mm_add_round_ss(_mm_set_ss(x), _mm_set_ss(y),
-                                          _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
+    return _mm_cvtss_f32(
+        _mm_add_round_ss(_mm_set_ss(x), _mm_set_ss(y), _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC));
 #else
     return to_float_toward_zero(exact_sum((double)x, (double)y, false));
 #endif
@@ -136,9 +137,8 @@ static inline double decode16(uint32_t code, int fraction_bits, int min_exponent
     if (field == (1 << (15 - fraction_bits)) - 1)
         return bits_double(sign | 0x7FF0000000000000ull | (uint64_t)fraction << 42);
     size = field == 0 ? (double)fraction : (double)(fraction + (1u << fraction_bits));
-    size *= bits_double((uint64_t)(1023 + (field == 0 ? 1 : field) - 1 + min_exponent -
-                                   fraction_bits)
-                        << 52);
+    size *= bits_double(
+        (uint64_t)(1023 + (field == 0 ? 1 : field) - 1 + min_exponent - fraction_bits) << 52);
     return bits_double(double_bits(size) | sign);
 }
 

@@ -8,7 +8,8 @@
 
 #include "numerics/fdpa.h"
 
-namespace mmaemu_host {
+namespace mmaemu_host
+{
 
 enum unit { UNIT_FP16 = 0, UNIT_BF16 = 1, UNIT_FP8 = 2, UNIT_WGMMA_FP8 = 3, UNIT_COUNT = 4 };
 
@@ -21,15 +22,15 @@ struct tensor_core_model {
     int result_fraction_bits;
     int min_exponent; /* Or MMAEMU_NO_FLOOR. */
     int late;
-    int align_rounding;   /* enum rounding, of each term to the common grid. */
-    int result_rounding;  /* enum rounding, of the sum to the result. */
-    int operand_floor;    /* Operands are normalised down to this exponent, or MMAEMU_NO_FLOOR. */
-    int flush_operands;   /* Subnormal operands count as zero. */
-    int flush_results;    /* Subnormal results are +0. */
-    int normalise;        /* Products in [2, 4) count with their own higher exponent. */
-    int zeros_count;      /* Zero products take part in the maximum exponent. */
-    int interleaved;      /* Steps take k mod 4 in {0, 1}, then {2, 3}, on an accumulator of +0,
-                             and c is added last, to nearest. */
+    int align_rounding;  /* enum rounding, of each term to the common grid. */
+    int result_rounding; /* enum rounding, of the sum to the result. */
+    int operand_floor;   /* Operands are normalised down to this exponent, or MMAEMU_NO_FLOOR. */
+    int flush_operands;  /* Subnormal operands count as zero. */
+    int flush_results;   /* Subnormal results are +0. */
+    int normalise;       /* Products in [2, 4) count with their own higher exponent. */
+    int zeros_count;     /* Zero products take part in the maximum exponent. */
+    int interleaved;     /* Steps take k mod 4 in {0, 1}, then {2, 3}, on an accumulator of +0,
+                            and c is added last, to nearest. */
 };
 
 extern tensor_core_model tensor_core[UNIT_COUNT];
@@ -109,8 +110,7 @@ static inline mmaemu_u32 variant_step(const mmaemu_number *a, const mmaemu_numbe
         top = model.min_exponent;
     for (int k = 0; k < count; ++k)
         sum += shift_rounded((mmaemu_i64)a[k].significand * b[k].significand,
-                             a[k].exponent + b[k].exponent - fraction -
-                                 (top - model.fraction_bits),
+                             a[k].exponent + b[k].exponent - fraction - (top - model.fraction_bits),
                              model.align_rounding);
     if (aligned)
         sum += shift_rounded(start.significand, start.exponent - 23 - (top - model.fraction_bits),
@@ -122,8 +122,8 @@ static inline mmaemu_u32 variant_step(const mmaemu_number *a, const mmaemu_numbe
 static inline int is_plain(const tensor_core_model &model)
 {
     return model.align_rounding == ROUND_TOWARD_ZERO &&
-           model.result_rounding == ROUND_TOWARD_ZERO && !model.flush_results &&
-           !model.normalise && !model.zeros_count;
+           model.result_rounding == ROUND_TOWARD_ZERO && !model.flush_results && !model.normalise &&
+           !model.zeros_count;
 }
 
 static inline mmaemu_u32 one_step(const mmaemu_number *a, const mmaemu_number *b, int count,
@@ -143,8 +143,8 @@ static inline mmaemu_u32 one_step(const mmaemu_number *a, const mmaemu_number *b
 
 /* One output of an instruction of `depth` products. */
 static inline mmaemu_u32 one_output(const mmaemu_number *a, const mmaemu_number *b, int depth,
-                                    int fraction_a, int fraction_b,
-                                    const tensor_core_model &model, mmaemu_u32 c)
+                                    int fraction_a, int fraction_b, const tensor_core_model &model,
+                                    mmaemu_u32 c)
 {
     mmaemu_number taken[2][64];
     mmaemu_u32 result = model.interleaved ? 0u : c;
@@ -193,12 +193,12 @@ static inline int is_special(mmaemu_u32 code, int format)
     return size >> layout.fraction_bits == (1u << layout.exponent_bits) - 1u;
 }
 
-/* What one lane brings to mma.sync: four registers of A, two of B, four accumulators. */
+/* What one lane brings to mma.sync: up to four registers of A, two of B, four accumulators. */
 struct fragments {
     int unit;
     int format_a;
     int format_b;
-    int element_bytes;
+    int depth;
     const mmaemu_u32 *a;
     const mmaemu_u32 *b;
     float *d;
@@ -211,7 +211,8 @@ struct vector {
 };
 
 /* Code k of row `row` of A (16 x depth), in the fragments of a warp. Register r of a lane holds
- * row lane / 4 + 8 * (r & 1), and the k from 4 / element_bytes * (lane % 4) on in the half r / 2. */
+ * row lane / 4 + 8 * (r & 1), and the k from 4 / element_bytes * (lane % 4) on in the half r / 2.
+ */
 static inline mmaemu_u32 code_of_a(lane *const *lanes, int row, int k, int element_bytes)
 {
     const int per_register = 4 / element_bytes;
@@ -220,8 +221,7 @@ static inline mmaemu_u32 code_of_a(lane *const *lanes, int row, int k, int eleme
     const fragments *owner =
         (const fragments *)lanes[(row % 8) * 4 + rest / per_register]->operands;
     const mmaemu_u32 word = owner->a[half * 2 + row / 8];
-    return word >> (8 * element_bytes * (rest % per_register)) &
-           ((1u << (8 * element_bytes)) - 1u);
+    return word >> (8 * element_bytes * (rest % per_register)) & ((1u << (8 * element_bytes)) - 1u);
 }
 
 /* Code k of column `column` of B (depth x 8). */
@@ -239,8 +239,8 @@ static inline void multiply_fragments(lane *const *lanes)
 {
     const fragments *any = (const fragments *)lanes[0]->operands;
     const tensor_core_model &model = tensor_core[any->unit];
-    const int bytes = any->element_bytes;
-    const int depth = 32 / bytes;
+    const int depth = any->depth;
+    const int bytes = mmaemu_format_of(any->format_a).storage_bytes;
     const int fraction_a = mmaemu_format_of(any->format_a).fraction_bits;
     const int fraction_b = mmaemu_format_of(any->format_b).fraction_bits;
     vector rows[16];
@@ -263,8 +263,7 @@ static inline void multiply_fragments(lane *const *lanes)
     }
     for (int i = 0; i < 16; ++i) {
         for (int j = 0; j < 8; ++j) {
-            const fragments *owner =
-                (const fragments *)lanes[(i % 8) * 4 + j / 2]->operands;
+            const fragments *owner = (const fragments *)lanes[(i % 8) * 4 + j / 2]->operands;
             float *d = &owner->d[(i / 8) * 2 + j % 2];
             mmaemu_u32 result = MMAEMU_FP32_NAN;
             if (!rows[i].special && !columns[j].special)
@@ -275,13 +274,12 @@ static inline void multiply_fragments(lane *const *lanes)
     }
 }
 
-/* mma.sync.m16n8k16 (two bytes an element) and m16n8k32 (one byte): d += a * b. */
+/* mma.sync.m16n8k8 and m16n8k16 of halves, m16n8k32 of bytes: d += a * b. */
 static inline void multiply_warp(float *d, const mmaemu_u32 *a, const mmaemu_u32 *b, int unit,
-                                 int format_a, int format_b, int element_bytes, site where)
+                                 int format_a, int format_b, int depth, site where)
 {
-    fragments mine = {unit, format_a, format_b, element_bytes, a, b, d};
-    lane request = {WARP_FUNCTION, 0xFFFFFFFFu,        0,     0,
-                    32,            multiply_fragments, &mine, where};
+    fragments mine = {unit, format_a, format_b, depth, a, b, d};
+    lane request = {WARP_FUNCTION, 0xFFFFFFFFu, 0, 0, 32, multiply_fragments, &mine, where};
     warp_wait(request);
 }
 
