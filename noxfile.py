@@ -93,9 +93,23 @@ def dist(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True, default=False)
 def fatbin(session: nox.Session) -> None:
-    """The frozen binaries in the tree: their manifest, their hashes, their sources."""
+    """The frozen binaries in the tree: their manifests, their hashes, their sources."""
     session.install(*nox.project.dependency_groups(PROJECT, "build"))
+    session.run("python", "tools/build_fatbin.py", "--check", "--require-manifest")
     session.run("python", "tools/check_dist.py", "--verify-manifest", *session.posargs)
+
+
+@nox.session(reuse_venv=True, default=False)
+def nvrtc(session: nox.Session) -> None:
+    """Rebuild the CUDA modules, compare them byte for byte, and test how binaries are settled.
+
+    `-- --modules v4` limits the rebuild.
+    """
+    session.install(*nox.project.dependency_groups(PROJECT, "nvrtc"))
+    session.run("python", "tools/build_fatbin.py", "--release", *session.posargs)
+    compare = ("--compare", "build/fatbin-release", *session.posargs)
+    session.run("python", "tools/build_fatbin.py", *compare)
+    session.run("python", "-m", "pytest", "-q", "-n", "auto", "tests/nvrtc")
 
 
 @nox.session(venv_backend="none", requires=["env"])

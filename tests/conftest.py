@@ -23,9 +23,10 @@ TIER_OF_FOLDER = {
     "install": "t5",
     "performance": "t6",
     "site": "docs",
+    "nvrtc": "nvrtc",
 }
 # Collected only when named on the command line: they need what only their own session installs.
-ON_DEMAND = frozenset({"site"})
+ON_DEMAND = frozenset({"site", "nvrtc"})
 TIERS = frozenset(TIER_OF_FOLDER.values())
 
 # Examples are the same on every run, and a slow machine is no failure.
