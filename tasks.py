@@ -81,8 +81,37 @@ def release_state(
 
 @task
 def fatbin(_: Context) -> None:
-    """Check the frozen binaries in the tree against their manifest and their sources."""
+    """Check the frozen binaries in the tree against their manifests and their sources."""
+    run("build_fatbin", "--check", "--require-manifest")
     run("check_dist", "--verify-manifest")
+
+
+@task(iterable=["device_not_run"])
+def freeze(  # noqa: PLR0917 - invoke makes an option of every argument
+    _: Context,
+    version: str,
+    settle: bool = False,
+    replace: str = "",
+    remove: str = "",
+    modules: str = "",
+    nvcc: str = "",
+    commit_log: bool = False,
+    dry_run: bool = False,
+    device_not_run: list[str] | None = None,
+) -> None:
+    """Rebuild every frozen binary and settle it with the committed one."""
+    given = options(
+        version=version,
+        settle=settle,
+        replace=replace,
+        remove=remove,
+        modules=modules,
+        nvcc=nvcc,
+        commit_log=commit_log,
+        dry_run=dry_run,
+        device_not_run=device_not_run,
+    )
+    run("freeze", *given)
 
 
 @task(iterable=["device_not_run"])
