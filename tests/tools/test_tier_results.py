@@ -175,7 +175,7 @@ CHEATS: dict[str, tuple[Change, set[str]]] = {
     "status edited": (edited(T3, device(reason="x")), {"REL206"}),
     "failure edited into a pass": (
         lambda ready: (
-            ran(T3, device(status="fail"))(ready),  # type: ignore[func-returns-value]
+            ran(T3, device(status="fail"))(ready),
             edited(T3, device(status="pass"))(ready),
         )[1],
         {"REL206"},
@@ -187,7 +187,7 @@ CHEATS: dict[str, tuple[Change, set[str]]] = {
     ),
     "commit and tree edited to HEAD after a change": (
         lambda ready: (
-            _code_since(ready),  # type: ignore[func-returns-value]
+            _code_since(ready),
             edited(
                 T3,
                 lambda r: r.update(
