@@ -23,6 +23,7 @@ print("complained by the tool", file=sys.stderr)
 raise SystemExit(int(os.environ.get("TOOL_EXIT", "0")))
 """
 TOOLS = (
+    "build_fatbin",
     "check_data",
     "check_dist",
     "check_docs",
@@ -30,6 +31,7 @@ TOOLS = (
     "check_repo",
     "check_workflows",
     "dist",
+    "freeze",
     "generate_docs",
     "run_ci",
     "snapshot",
@@ -73,7 +75,10 @@ CALLS = {
     "release-state --version 0.1.0 --matrix m.json": [
         *("check_release", "--version", "0.1.0", "--matrix", "m.json"),
     ],
-    "fatbin": ["check_dist", "--verify-manifest"],
+    "freeze --version 0.1.0 --settle --replace v4,h4 --commit-log --device-not-run T3=a": [
+        *("freeze", "--version", "0.1.0", "--settle", "--replace", "v4,h4", "--commit-log"),
+        *("--device-not-run", "T3=a"),
+    ],
     "dist --version 0.1.0": ["dist", "--version", "0.1.0", "--tiers"],
     "dist --version 0.1.0 --dirty": ["dist", "--version", "0.1.0", "--dirty"],
     "dist --version 0.1.0 --tag v0.1.0 --require-fatbins --device-not-run T3=a": [
@@ -124,7 +129,10 @@ def test_stock_invoke_swallows_what_our_tasks_raise(tmp_path: Path) -> None:
 def test_a_repeated_task_runs_once_and_others_do_not_depend_on_it(folder: Path) -> None:
     # B36
     assert invoke(folder, "fatbin", "fatbin").returncode == 0
-    assert calls(folder) == [["check_dist", "--verify-manifest"]]
+    assert calls(folder) == [
+        ["build_fatbin", "--check", "--require-manifest"],
+        ["check_dist", "--verify-manifest"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +153,7 @@ def test_wrong_usage_runs_nothing(line: str, folder: Path) -> None:
 def test_output_arrives_unmixed_and_with_plain_line_ends(folder: Path) -> None:
     # B39: under a pseudo-terminal both streams would be one, with carriage returns.
     done = subprocess.run(
-        [sys.executable, "-m", "invoke", "fatbin"], cwd=folder, capture_output=True, check=False
+        [sys.executable, "-m", "invoke", "docs"], cwd=folder, capture_output=True, check=False
     )
     assert done.stdout == b"said by the tool\n"
     assert done.stderr == b"complained by the tool\n"
