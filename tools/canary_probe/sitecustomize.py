@@ -16,8 +16,11 @@ from importlib import metadata
 
 
 def _sha256(path: str) -> str:
-    with open(path, "rb") as stream:  # noqa: PTH123 - as few imports as possible
-        return hashlib.sha256(stream.read()).hexdigest()
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123 - as few imports as possible
+            return hashlib.sha256(stream.read()).hexdigest()
+    except OSError:
+        return "unreadable"  # Loaded from an archive, for example.
 
 
 def _loaded(package: str, folder: str) -> dict[str, str]:
