@@ -5,8 +5,9 @@
     python bench/run.py --peer /path/to/python   also another installation's scaled_mm
 
 A round times torch.mm and the backend one after the other; results are medians of the rounds'
-ratios, so that a machine whose speed drifts changes both alike. Marks (marks.toml) are upper bounds
-of ratios or times: exit 1 if one is missed, 3 if one could not be measured here.
+ratios, so that a machine whose speed drifts changes both alike. [tool.mmaemu.performance] has the
+marks: exit 1 if a threshold is missed, 3 if one could not be measured here. Beside a rate stands
+the share of what the instructions of the kernel, or the FMA units of the GPU, allow.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ else:
     import tomli as tomllib
 
 HERE: Final = Path(__file__).resolve().parent
+TABLE: Final = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+    "mmaemu"
+]["performance"]
 sys.path.insert(0, str(HERE.parent))
 
 import mmaemu  # noqa: E402 - the checkout's, whatever is installed
@@ -63,6 +67,7 @@ class Row:
         rate: 1e9 products a second.
         to_mm: time divided by torch.mm's in the same rounds.
         to_reference: how many times as fast as the reference of the same model.
+        limit: the rate that the machine's instructions allow, None where it is not known.
     """
 
     backend: str
@@ -72,6 +77,7 @@ class Row:
     rate: float
     to_mm: float
     to_reference: float | None = None
+    limit: float | None = None
 
 
 @dataclass
@@ -148,6 +154,35 @@ def request_of(shape: tuple[int, int, int], model: str, device: torch.device) ->
     return AccumulateRequest(a, b, "e4m3", "e4m3", get_preset(model, warn=False), GemmPlan(k))
 
 
+def clock_hertz(device: torch.device) -> float | None:
+    """The clock of the device as the system states it; None where it states none."""
+    if device.type == "cuda":
+        kilohertz = getattr(torch.cuda.get_device_properties(device), "clock_rate", None)
+        return None if kilohertz is None else kilohertz * 1e3
+    stated = [line.split(":")[1] for line in _lines(Path("/proc/cpuinfo")) if "cpu MHz" in line]
+    return max(map(float, stated)) * 1e6 if stated else None
+
+
+def limit_of(backend: str, model: str, device: torch.device) -> float | None:
+    """Products a second, in 1e9, that the machine's instructions allow; None where not known.
+
+    On a GPU: one product an fp32 FMA lane and cycle.
+    """
+    clock = clock_hertz(device)
+    if clock is None:
+        return None
+    if device.type == "cuda":
+        facts = torch.cuda.get_device_properties(device)
+        # Up to compute capability 8.0 a multiprocessor has 64 lanes, later 128.
+        lanes = 64 if (facts.major, facts.minor) <= (8, 0) else 128
+        return facts.multi_processor_count * lanes * clock / 1e9
+    found = (row for row in TABLE["limits"] if (row["backend"], row["model"]) == (backend, model))
+    row = next(found, None)
+    if row is None:
+        return None
+    return float(row["products_per_cycle"]) * torch.get_num_threads() * clock / 1e9
+
+
 def usable(device: torch.device) -> list[str]:
     """Backends that can be measured on a device, without the oracles among them."""
     slow = ("reference", "cpu:scalar")
@@ -157,12 +192,17 @@ def usable(device: torch.device) -> list[str]:
 def runner(backend: Backend, request: AccumulateRequest) -> Callable[[], object]:
     """A call of the backend alone."""
     out = torch.empty((request.M, request.N), dtype=torch.float32, device=request.device)
-    if request.device.type != "cuda":
-        return lambda: backend.accumulate(request, out)
+    return finished(lambda: backend.accumulate(request, out), request.device)
+
+
+def finished(call: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    """A call that ends when its work has ended."""
+    if device.type != "cuda":
+        return call
 
     def on_device() -> None:
-        backend.accumulate(request, out)
-        torch.cuda.synchronize(request.device)
+        call()
+        torch.cuda.synchronize(device)
 
     return on_device
 
@@ -189,12 +229,15 @@ def measure(report: Report, device: torch.device, rounds: int) -> None:
             for name in usable(device):
                 backend, _ = select(request, name)
                 mm, seconds, ratio = pairs(
-                    lambda: torch.mm(left, right),  # noqa: B023 - called at once
+                    finished(lambda: torch.mm(left, right), device),  # noqa: B023 - called at once
                     runner(backend, request),
                     rounds,
                 )
                 rate = products / seconds
-                row = Row(name, model, shape, seconds, rate / 1e9, ratio, rate / rates[model])
+                limit = limit_of(name, model, device)
+                row = Row(
+                    name, model, shape, seconds, rate / 1e9, ratio, rate / rates[model], limit
+                )
                 report.rows.append(row)
                 print_row(row)
             row = Row("torch.mm", model, shape, mm, products / mm / 1e9, 1.0)
@@ -209,9 +252,10 @@ def print_row(row: Row) -> None:
     """One line of the table."""
     shape = "x".join(map(str, row.shape))
     faster = "" if row.to_reference is None else f"{row.to_reference:8.1f} x reference"
+    share = "" if row.limit is None else f", {row.rate / row.limit:.0%} of {row.limit:.1f} Gp/s"
     print(
         f"{row.backend:12} {row.model:7} {shape:14} {row.seconds * 1e3:9.3f} ms "
-        f"{row.rate:7.2f} Gp/s {row.to_mm:6.2f} x torch.mm {faster}",
+        f"{row.rate:7.2f} Gp/s {row.to_mm:6.2f} x torch.mm {faster}{share}",
         flush=True,
     )
 
@@ -305,26 +349,51 @@ def measure_peer(report: Report, interpreter: str) -> None:
         print(f"peer {answer['version']}: {m}x{k}x{n} {row['rate']:.2f} Gp/s")
 
 
-def judge(report: Report) -> int:
-    """Compare with the marks.
+def judge(report: Report, device: torch.device) -> int:
+    """Compare with the thresholds and the goals of this kind of device.
 
     Returns:
-        0 all met, 1 one missed, 3 one not measured.
+        0 no threshold is missed, 1 one is, 3 one was not measured.
     """
-    worst = MET
-    for mark in tomllib.loads((HERE / "marks.toml").read_text())["mark"]:
+    for mark in TABLE["marks"]:
+        if mark.get("backend", "").startswith("cuda") != (device.type == "cuda"):
+            continue
         value = _value(report, mark)
-        if value is None:
-            verdict, code = "not measured", UNDECIDED
-        else:
-            met = value <= mark["most"] if "most" in mark else value >= mark["least"]
-            verdict, code = ("met", MET) if met else ("missed", MISSED)
-        bound = f"<= {mark['most']}" if "most" in mark else f">= {mark['least']}"
+        bound = mark.get("most", mark.get("least"))
+        goal = mark.get("goal", bound)
+        verdict = _verdict(value, mark, bound)
+        reached = _verdict(value, mark, goal) == "met"
         shown = "-" if value is None else f"{value:.2f}"
-        print(f"mark {mark['name']}: {shown} {bound}: {verdict}")
-        report.marks.append({**mark, "value": value, "verdict": verdict})
-        worst = code if worst == MET or code == MISSED else worst
-    return worst
+        sign = "<=" if "most" in mark else ">="
+        print(
+            f"mark {mark['name']}: {shown} {sign} {bound}: {verdict}; "
+            f"goal {goal}: {'reached' if reached else 'not reached'}"
+        )
+        report.marks.append({**mark, "value": value, "verdict": verdict, "goal_reached": reached})
+    verdicts = {mark["verdict"] for mark in report.marks}
+    if "missed" in verdicts:
+        return MISSED
+    return MET if verdicts == {"met"} else UNDECIDED
+
+
+def _verdict(value: float | None, mark: dict[str, Any], bound: float) -> str:
+    if value is None:
+        return "not measured"
+    return "met" if (value <= bound if "most" in mark else value >= bound) else "missed"
+
+
+def counts(report: Report) -> dict[str, int]:
+    """The counts of a tier result: a mark for a test, and the goals beside."""
+    verdicts = [mark["verdict"] for mark in report.marks]
+    return {
+        "tests": len(verdicts),
+        "passed": verdicts.count("met"),
+        "failures": verdicts.count("missed"),
+        "errors": 0,
+        "skipped": verdicts.count("not measured"),
+        "goals": sum("goal" in mark for mark in report.marks),
+        "goals_reached": sum("goal" in mark and mark["goal_reached"] for mark in report.marks),
+    }
 
 
 def _value(report: Report, mark: dict[str, Any]) -> float | None:
@@ -348,7 +417,10 @@ def figures(report: Report) -> dict[str, Any]:
     for row in report.rows:
         name = row.backend.removeprefix("cpu:").replace(".", "_").replace(":", "_")
         place = found.setdefault(name, {}).setdefault(row.model, {})
-        place[f"m{row.shape[0]}"] = {"rate": round(row.rate, 1), "to_mm": round(row.to_mm, 2)}
+        numbers = {"rate": round(row.rate, 1), "to_mm": round(row.to_mm, 2)}
+        if row.limit is not None:
+            numbers["share"] = round(100 * row.rate / row.limit)
+        place[f"m{row.shape[0]}"] = numbers
     for name, seconds in report.small.items():
         key = name.removeprefix("cpu:").replace(":", "_")
         found.setdefault(key, {})["microseconds"] = round(seconds * 1e6, 1)
@@ -368,7 +440,11 @@ def draw(report: Report, path: Path) -> None:
     for place, name in enumerate(names):
         rows = [row for row in report.rows if row.backend == name and row.model == "hopper"]
         at = [index + place * width for index in range(len(rows))]
-        axes.bar(at, [row.rate for row in rows], width, label=name)
+        bars = axes.bar(at, [row.rate for row in rows], width, label=name)
+        for bar, row in zip(bars, rows, strict=True):
+            if row.limit is not None:  # What the machine allows, as a line above the bar.
+                left = bar.get_x()
+                axes.hlines(row.limit, left, left + width, colors="black", linestyles="dotted")
     axes.set_xticks([index + 0.4 - width / 2 for index in range(len(SHAPES))])
     axes.set_xticklabels(["M, K, N = " + ", ".join(map(str, shape)) for shape in SHAPES])
     axes.set_ylabel("1e9 products a second")
@@ -376,6 +452,11 @@ def draw(report: Report, path: Path) -> None:
     axes.legend()
     # Without the date and version that it would write, the file depends on the numbers alone.
     figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """Write a report."""
+    path.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -391,19 +472,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path = arguments.out / f"{arguments.name}.json"
+    if device.type == "cuda" and not torch.cuda.is_available():
+        reason = "torch sees no CUDA device"
+        print(f"bench: {reason}")
+        write(path, {"schema": SCHEMA, "reason": reason, "counts": {}})
+        return UNDECIDED
     report = Report(machine())
     print(json.dumps(report.machine))
     print("families:", ", ".join(family.name for family in FAMILIES))
     measure(report, device, arguments.rounds)
-    measure_small(report)
-    measure_scaling(report, arguments.rounds)
+    if device.type == "cpu":
+        measure_small(report)
+        measure_scaling(report, arguments.rounds)
     for interpreter in arguments.peer:
         measure_peer(report, interpreter)
-    code = judge(report)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    document = {"schema": SCHEMA, **asdict(report), "figures": figures(report)}
-    text = json.dumps(document, indent=2, sort_keys=True) + "\n"
-    (arguments.out / f"{arguments.name}.json").write_text(text)
+    code = judge(report, device)
+    document = {
+        "schema": SCHEMA,
+        **asdict(report),
+        "counts": counts(report),
+        "figures": figures(report),
+    }
+    write(path, document)
     draw(report, arguments.out / f"{arguments.name}.png")
     return code
 

@@ -246,7 +246,7 @@ def _of_report(code: int, report: Path, arguments: Sequence[str]) -> Ran:
     if not report.exists():
         return Ran(status, reason)
     document = json.loads(report.read_text(encoding="utf-8"))
-    counts = document.get("counts") or _of_replay(document["totals"])
+    counts = document["counts"] if "counts" in document else _of_replay(document["totals"])
     return Ran(status, document.get("reason") or reason, Counter(counts))
 
 
