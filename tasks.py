@@ -159,6 +159,52 @@ def snapshot(  # noqa: PLR0917 - invoke makes an option of every argument
     run("snapshot", *given)
 
 
+@task(iterable=["only", "abis"])
+def nightly(  # noqa: PLR0917 - invoke makes an option of every argument
+    _: Context,
+    channel: str,
+    commit: str = "",
+    tag: str = "",
+    only: list[str] | None = None,
+    abis: list[str] | None = None,
+    out: str = "",
+    local: bool = False,
+    dry_run: bool = False,
+    execute: bool = False,
+    allow_remote: bool = False,
+    root: str = "",
+) -> None:
+    """Build a nightly or a release from one commit; with --execute upload a nightly."""
+    given = options(
+        channel=channel,
+        commit=commit,
+        tag=tag,
+        only=only,
+        abis=abis,
+        out=out,
+        local=local,
+        dry_run=dry_run,
+        execute=execute,
+        allow_remote=allow_remote,
+        root=root,
+    )
+    run("nightly", *given)
+
+
+@task
+def sizes(_: Context, paths: str = "build/nightly", channel: str = "") -> None:
+    """Print the sizes of built distributions and compare them with the index's limit."""
+    run("sizes", *paths.split(","), *options(channel=channel))
+
+
+@task
+def pins(
+    _: Context, wheels: str, write: bool = False, dry_run: bool = False, root: str = ""
+) -> None:
+    """List the exact requirements of wheels and compare them with the project's own list."""
+    run("pins", *wheels.split(","), *options(write=write, dry_run=dry_run, root=root))
+
+
 @task
 def ci(_: Context, jobs: str = "") -> None:
     """Run jobs of ci.yml on this machine: all of them, or those of --jobs (lint,dist)."""
