@@ -213,11 +213,14 @@ def _taken(result: Result) -> Problems:
 
 
 def _all_public(result: Result) -> Problems:
-    if UNKNOWN in result.states.values():
-        raise SkipRule("the package index did not answer at the end; run it again", required=True)
     for file, state in result.states.items():
-        if state != PUBLIC:
-            yield file, f"is {state} at the end; see the log"
+        if state not in {PUBLIC, ABSENT, UNKNOWN}:
+            yield file, f"is {state}"
+    unsettled = [file for file, state in result.states.items() if state in {ABSENT, UNKNOWN}]
+    if unsettled:
+        raise SkipRule(
+            f"not known to be public: {', '.join(unsettled)}; run it again", required=True
+        )
 
 
 def _unstaged(result: Result) -> Problems:

@@ -52,12 +52,12 @@ notify = "everybody@sync.invalid"
 """
 
 
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+def reserved_port() -> socket.socket:
+    """A socket that keeps a port of the loopback interface, on which nobody answers yet."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.bind(("127.0.0.1", 0))
+    return found
 
 
 @dataclass
@@ -209,8 +209,8 @@ def create(folder: Path) -> Iterator[World]:
     (folder / "pyproject.toml").write_text(_PYPROJECT + "".join(rows), encoding="utf-8")
     (folder / "home").mkdir()
     (folder / "dist").mkdir()
-    mailbox, port = Mailbox(), free_port()
     with contextlib.ExitStack() as stack:
+        kept = stack.enter_context(reserved_port())
         indexes = {
             role: stack.enter_context(
                 IndexServer(
@@ -220,8 +220,7 @@ def create(folder: Path) -> Iterator[World]:
             )
             for role in TOKENS
         }
-        stack.enter_context(mail_server(port, mailbox))
-        yield World(folder, indexes, mailbox, port)
+        yield World(folder, indexes, Mailbox(), kept.getsockname()[1])
 
 
 def leaks(text: str) -> list[str]:
