@@ -133,7 +133,7 @@ def rebuild_fatbins(
     compiler = build_fatbin.open_compiler(nvcc, say)
     built = build_fatbin.build_all(root, specs, names, compiler)
     build_fatbin.write_build(root / "build" / "fatbin-release", built, compiler)
-    rules = [rule for rule in build_fatbin.RULES if rule.check is not frozen.equal]
+    rules = [rule for rule in build_fatbin.RULES if rule.check not in frozen.ON_FOLDERS]
     outcome = apply_rules(rules, build_fatbin.facts_of_build(root, specs, built))
     return (
         Family(
@@ -157,8 +157,8 @@ def rebuild_libraries(root: Path, names: Sequence[str]) -> tuple[Family, Outcome
     made, entries = build_cpu.build_all(root, targets)
     frozen.write(root / "build" / "cpu", build_cpu.SCHEMA, made, entries)
     facts = build_cpu.load(root, targets, None)
-    fresh = replace(facts, files=made, modules=entries, ignored=frozenset())
-    rules = [rule for rule in build_cpu.RULES if rule.check is not frozen.equal]
+    fresh = replace(facts, files=made, modules=entries)
+    rules = [rule for rule in build_cpu.RULES if rule.check not in frozen.ON_FOLDERS]
     family = Family(build_cpu.SCHEMA, facts, made, entries, settlement.compare_libraries)
     return family, apply_rules(rules, fresh)
 
@@ -220,14 +220,13 @@ def wishes(arguments: argparse.Namespace, rows: Sequence[Row]) -> Wishes:
     Raises:
         UnusableError: a name is unknown, or needs something else.
     """
-    names = {row.module: row.state for row in rows}
+    known = {row.module: row for row in reversed(rows)}
 
     def listed(option: str, text: str | None, states: frozenset[str]) -> tuple[str, ...]:
-        found = () if text is None else frozen.chosen(text, list(names))
-        for name in found:
-            if names[name] not in states | {settlement.UNCHANGED}:
-                remedy = next(row.remedy for row in rows if row.module == name)
-                raise UnusableError(f"{option} {name}: {names[name]}; {remedy}")
+        found = () if text is None else frozen.chosen(text, list(reversed(known)))
+        for row in map(known.__getitem__, found):
+            if row.state not in states | {settlement.UNCHANGED}:
+                raise UnusableError(f"{option} {row.module}: {row.state}; {row.remedy}")
         return found
 
     return Wishes(

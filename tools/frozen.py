@@ -135,6 +135,10 @@ def kept(facts: Frozen) -> Problems:
         yield name, "is ignored by git, so that no clone has it; change .gitignore"
 
 
+ON_FOLDERS: Final = (listed, intact, fresh, equal, kept)
+"""Rules on how a folder and the tree stand to each other; the others are on the binaries."""
+
+
 # --- files ---------------------------------------------------------------------------------------
 
 
