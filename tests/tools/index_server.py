@@ -71,9 +71,9 @@ class Fault:
 
     Attributes:
         kind: "error" answers with `status` and does nothing; "error-after" does the work and then
-            answers with `status`; "hang" keeps the client waiting; "lie" gives a wrong sha256 in
-            the simple index; "stale" leaves the file out of the simple index; "ghost" keeps
-            a deleted file in it.
+            answers with `status`; "hang" keeps the client waiting until the fault is taken away;
+            "lie" gives a wrong sha256 in the simple index; "stale" leaves the file out of it;
+            "ghost" keeps a deleted file in it.
         where: regular expression searched in "METHOD /path" and, for an upload, the file name;
             for the last three kinds, in the file name.
         times: how often; None is every time.
@@ -262,8 +262,9 @@ class IndexServer:
         entry.filename = _filename(form)
         self.log.append(entry)
         place = f"{entry.method} {path} {entry.filename}"
-        if any(self._hits(fault, "hang", place) for fault in self.faults):
-            self._stopping.wait()
+        for fault in [each for each in self.faults if self._hits(each, "hang", place)]:
+            while fault in self.faults and not self._stopping.wait(0.02):
+                pass
         failing = [each for each in self.faults if self._hits(each, "error", place)]
         after = [each for each in self.faults if self._hits(each, "error-after", place)]
         answer = None if failing else self._route(entry, environ, form)
