@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from mmaemu._settings import SETTINGS
 
@@ -31,6 +31,10 @@ TIERS = frozenset(TIER_OF_FOLDER.values())
 
 # Examples are the same on every run, and a slow machine is no failure.
 settings.register_profile("mmaemu", deadline=None, derandomize=True, print_blob=True)
+# For mutants (--hypothesis-profile=unshrunk): that a test fails is all that is asked.
+settings.register_profile(
+    "unshrunk", settings.get_profile("mmaemu"), phases=(Phase.explicit, Phase.generate)
+)
 settings.load_profile("mmaemu")
 
 

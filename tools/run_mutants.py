@@ -75,6 +75,11 @@ class Mutant:
     survives: str = ""
     build: str = ""
 
+    @property
+    def title(self) -> str:
+        """Rule and name, as they are printed."""
+        return f"{self.rule}: {self.name}" if self.rule else self.name
+
     def problems(self, root: Path) -> Iterator[str]:
         """Why the row does not fit a tree."""
         path = root / self.file
@@ -220,11 +225,14 @@ def _pytest(tree: Path, *arguments: str) -> tuple[int, str, Mapping[str, int], s
 def baseline(tree: Path, mutants: Sequence[Mutant], jobs: int) -> list[str]:
     """Run every killer on the tree as it is; return what is wrong with any."""
     killers = list(dict.fromkeys(mutant.killer for mutant in mutants))
-    code, output, counts, _ = _pytest(tree, "-n", str(jobs), *killers)
+    code, output, counts, _ = _pytest(tree, "-rfEs", "-n", str(jobs), *killers)
     if code == PASS and not counts["skipped"]:
         return []
-    skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
-    return [f"killers do not pass without a mutant (exit {code}{skipped}):\n{output[-3000:]}"]
+    named = [
+        line for line in output.splitlines() if line.startswith(("FAILED", "ERROR", "SKIPPED"))
+    ]
+    told = "\n".join(named) or output[-3000:]
+    return [f"killers do not pass without a mutant (exit {code}):\n{told}"]
 
 
 def judge(tree: Path, mutant: Mutant) -> Verdict:
@@ -256,7 +264,8 @@ def _built_and_tested(tree: Path, mutant: Mutant) -> tuple[str, str]:
 
 
 def _tested(tree: Path, mutant: Mutant) -> tuple[str, str]:
-    code, output, counts, message = _pytest(tree, "-x", "-p", "no:xdist", mutant.killer)
+    options = ("-x", "-p", "no:xdist", "--hypothesis-profile=unshrunk")
+    code, output, counts, message = _pytest(tree, *options, mutant.killer)
     if code == TESTS_FAILED and counts["failures"] and not counts["errors"]:
         return "killed", message.splitlines()[0] if message else ""
     if code == PASS and counts["tests"] > counts["skipped"] == 0:
@@ -296,10 +305,9 @@ def run_all(root: Path, mutants: Sequence[Mutant], jobs: int) -> list[Verdict]:
 def _line(verdict: Verdict) -> str:
     mutant = verdict.mutant
     mark = "ok " if verdict.right else "BAD"
-    rule = mutant.rule or "control"
     detail = "" if verdict.right else f"\n    {verdict.detail.strip()}"
     return (
-        f"{mark} {verdict.state:8} {verdict.seconds:5.1f} s  {rule}: {mutant.name}  "
+        f"{mark} {verdict.state:8} {verdict.seconds:5.1f} s  {mutant.title}  "
         f"[{mutant.killer}]{detail}"
     )
 
@@ -346,7 +354,7 @@ def _action(arguments: argparse.Namespace) -> int:
     mutants = choose(load(root), arguments.only, arguments.seed, arguments.count)
     if arguments.list or not mutants:
         for mutant in mutants:
-            print(f"{mutant.rule or 'control'}: {mutant.name}  [{mutant.killer}]")
+            print(f"{mutant.title}  [{mutant.killer}]")
         print(f"run_mutants: {len(mutants)} rows")
         return PASS if mutants else INCONCLUSIVE
     verdicts = run_all(root, mutants, arguments.jobs)

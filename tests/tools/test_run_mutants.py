@@ -50,6 +50,8 @@ def tree(tmp_path: Path) -> Path:
     (root / "tests" / "mutants").mkdir(parents=True)
     (root / "larger.py").write_text(SOURCE)
     (root / "tests" / "test_it.py").write_text(TESTS)
+    profile = "from hypothesis import settings\n\nsettings.register_profile('unshrunk')\n"
+    (root / "tests" / "conftest.py").write_text(profile)
     (root / ".gitignore").write_text("ignored\n")
     (root / "ignored").write_text("x")
     subprocess.run(["git", "init", "--quiet", str(root)], check=True)
@@ -176,7 +178,7 @@ def test_our_matrix_fits_the_tree() -> None:
 def test_every_row_of_a_distribution_names_a_finding_of_its_test() -> None:
     from test_check_dist import SDIST_MUTANTS, TREE_MUTANTS, WHEEL_MUTANTS
 
-    tables = {"wheel": WHEEL_MUTANTS, "sdist": SDIST_MUTANTS, "tree": TREE_MUTANTS}
+    tables: dict[str, Any] = {"wheel": WHEEL_MUTANTS, "sdist": SDIST_MUTANTS, "tree": TREE_MUTANTS}
     for row in read_toml(ROOT / "tests" / "mutants" / "distributions.toml")["mutant"]:
         kind, _, name = row["name"].partition(": ")
         assert row["rule"] in tables[kind][name][1]
