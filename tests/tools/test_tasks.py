@@ -33,7 +33,10 @@ TOOLS = (
     "dist",
     "freeze",
     "generate_docs",
+    "nightly",
+    "pins",
     "run_ci",
+    "sizes",
     "snapshot",
     "version",
 )
@@ -88,6 +91,21 @@ CALLS = {
     "snapshot": ["snapshot", "--to", "public"],
     "snapshot --to ci --remote /somewhere/ci.git --device-not-run T7=c": [
         *("snapshot", "--to", "ci", "--remote", "/somewhere/ci.git", "--device-not-run", "T7=c"),
+    ],
+    "nightly --channel nightly": ["nightly", "--channel", "nightly"],
+    "nightly --channel nightly --only a --only b --abis 2.11.0 --execute --allow-remote": [
+        *("nightly", "--channel", "nightly", "--only", "a", "--only", "b", "--abis", "2.11.0"),
+        *("--execute", "--allow-remote"),
+    ],
+    "nightly --channel release --tag v0.1.0 --local --dry-run": [
+        *("nightly", "--channel", "release", "--tag", "v0.1.0", "--local", "--dry-run"),
+    ],
+    "sizes": ["sizes", "build/nightly"],
+    "sizes --paths a.whl,b.whl --channel nightly": [
+        *("sizes", "a.whl", "b.whl", "--channel", "nightly"),
+    ],
+    "pins --wheels a.whl,b.whl --write --dry-run": [
+        *("pins", "a.whl", "b.whl", "--write", "--dry-run"),
     ],
     "ci": ["run_ci"],
     "ci --jobs lint": ["run_ci", "lint"],
