@@ -107,6 +107,9 @@ class KernelSpec:
 EVERY_ARCH: Final = ("75", "80", "86", "89", "90", "100", "120")
 SINCE_AMPERE: Final = EVERY_ARCH[1:]
 
+_BORROWS: Final = (r"mma\.sync", "borrows the matrix unit, and its probes show what it borrows")
+_EXPONENT: Final = "exponent-product"
+
 MODULES: Final = (
     ModuleSpec(
         "v1",
@@ -143,6 +146,36 @@ MODULES: Final = (
         "80",
         ("mmaemu_h4",),
         128,
+    ),
+    ModuleSpec(
+        "v9",
+        "exponent_mma.cu",
+        ("MMAEMU_DOT_LENGTH=16", "MMAEMU_ENTRY=mmaemu_v9"),
+        SINCE_AMPERE,
+        None,
+        ("mmaemu_v9",),
+        128,
+        (_BORROWS,),
+    ),
+    ModuleSpec(
+        "tc3",
+        "dummy_accumulator.cu",
+        ("MMAEMU_DOT_LENGTH=16", "MMAEMU_ENTRY=mmaemu_tc3"),
+        ("80", "86", "89"),
+        None,
+        ("mmaemu_tc3",),
+        128,
+        (_BORROWS,),
+    ),
+    ModuleSpec(
+        "probes",
+        "probes.cu",
+        (),
+        SINCE_AMPERE,
+        None,
+        ("mmaemu_probe_bf16", "mmaemu_probe_fp16_k8"),
+        64,
+        (_BORROWS,),
     ),
 )
 
@@ -194,5 +227,33 @@ KERNELS: Final = (
         tile=(64, 64),
         threads=256,
         shared_bytes=0,
+    ),
+    KernelSpec(
+        name="gemm_tensorop_dummy_accumulator_ada_e4m3",
+        module="tc3",
+        entry="mmaemu_tc3",
+        model="ada",
+        formats=E4M3_ONLY,
+        min_cc=80,
+        priority=60,
+        tile=(64, 64),
+        threads=256,
+        shared_bytes=0,
+        gated=True,
+        gates=(_EXPONENT, "dummy-grid", "dummy-sum"),
+    ),
+    KernelSpec(
+        name="gemm_tensorop_exponent_mma_ada_e4m3",
+        module="v9",
+        entry="mmaemu_v9",
+        model="ada",
+        formats=E4M3_ONLY,
+        min_cc=80,
+        priority=50,
+        tile=(64, 64),
+        threads=256,
+        shared_bytes=0,
+        gated=True,
+        gates=(_EXPONENT,),
     ),
 )

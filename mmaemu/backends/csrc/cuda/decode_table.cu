@@ -45,7 +45,7 @@ struct mmaemu_decode_table {
     {
         int quad;
         MMAEMU_EACH
-            exponent[i][j] = (mmaemu_u32)(MMAEMU_FLOOR + MMAEMU_BIAS) * 0x01010101u;
+        exponent[i][j] = (mmaemu_u32)(MMAEMU_FLOOR + MMAEMU_BIAS) * 0x01010101u;
 #pragma unroll 2
         for (quad = 0; quad < MMAEMU_LENGTH / 4; ++quad) {
             mmaemu_u32 a[4];
@@ -53,7 +53,7 @@ struct mmaemu_decode_table {
             mmaemu_load_four(&panels.exponent[quad][row], a);
             mmaemu_load_four(&panels.exponent[quad][column], b);
             MMAEMU_EACH
-                exponent[i][j] = larger_bytes(a[i] + b[j], exponent[i][j]);
+            exponent[i][j] = larger_bytes(a[i] + b[j], exponent[i][j]);
         }
         MMAEMU_EACH
         {
@@ -92,7 +92,7 @@ struct mmaemu_decode_table {
             }
         }
         MMAEMU_EACH
-            chain[i][j] = __uint_as_float(__float_as_uint(chain[i][j]) & 0xFFFFFC00u);
+        chain[i][j] = __uint_as_float(__float_as_uint(chain[i][j]) & 0xFFFFFC00u);
     }
 };
 

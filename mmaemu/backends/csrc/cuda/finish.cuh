@@ -128,8 +128,7 @@ MMAEMU_DEVICE struct mmaemu_scales mmaemu_scales_of(const struct mmaemu_cuda_req
     scales.has_result = 0;
     if (request.output == MMAEMU_OUT_ACCUMULATOR)
         return scales;
-    scales.alpha =
-        __fmul_rn(__uint_as_float(*request.scale_a), __uint_as_float(*request.scale_b));
+    scales.alpha = __fmul_rn(__uint_as_float(*request.scale_a), __uint_as_float(*request.scale_b));
     scales.has_result = request.scale_result != 0 && request.output >= MMAEMU_OUT_E4M3;
     if (scales.has_result)
         scales.result = __uint_as_float(*request.scale_result);

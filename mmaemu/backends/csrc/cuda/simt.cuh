@@ -41,8 +41,8 @@ template <class Algorithm> struct __align__(16) mmaemu_simt_memory {
     mmaemu_u32 met[MMAEMU_LINES];      /* Not zero where a line has a code that is not finite. */
     struct mmaemu_walk walk;
     struct mmaemu_run run;
-    int more; /* Whether there is a run. */
-    union {
+    int more;             /* Whether there is a run. */
+    union __align__(16) { /* Read in words of 16 bytes. */
         typename Algorithm::panels panels;
         float sums[MMAEMU_TILE][MMAEMU_TILE];
     };
@@ -179,7 +179,7 @@ typedef float mmaemu_sums[4][4];
 MMAEMU_DEVICE void mmaemu_fold(mmaemu_sums &into, mmaemu_sums &from)
 {
     MMAEMU_EACH
-        mmaemu_fold_into(into[i][j], from[i][j]);
+    mmaemu_fold_into(into[i][j], from[i][j]);
 }
 
 /* The walk's next run, for the whole block. One thread takes the step, which divides. Its barriers
@@ -202,14 +202,25 @@ struct mmaemu_partial {
     mmaemu_sums total;
 };
 
+/* A warp computes 16 x 32 outputs: few lines to read, and what matrix instructions want. */
+MMAEMU_DEVICE int mmaemu_row_of_thread()
+{
+    return (int)threadIdx.x / 64 * 16 + (int)threadIdx.x % 4 * 4;
+}
+
+MMAEMU_DEVICE int mmaemu_column_of_thread()
+{
+    return (int)threadIdx.x / 32 % 2 * 32 + (int)threadIdx.x % 32 / 4 * 4;
+}
+
 /* One run of the plan: all of its steps, then its folds. */
 template <class Algorithm>
 MMAEMU_DEVICE void mmaemu_simt_run(struct mmaemu_simt_memory<Algorithm> &memory,
-                                   const struct mmaemu_source &source,
-                                   const struct mmaemu_run &run, struct mmaemu_partial &partial)
+                                   const struct mmaemu_source &source, const struct mmaemu_run &run,
+                                   struct mmaemu_partial &partial)
 {
-    const int row = (int)threadIdx.x / 16 * 4;
-    const int column = MMAEMU_TILE + (int)threadIdx.x % 16 * 4;
+    const int row = mmaemu_row_of_thread();
+    const int column = MMAEMU_TILE + mmaemu_column_of_thread();
     mmaemu_u32 codes[MMAEMU_PART / 4];
     mmaemu_i64 k;
     mmaemu_load_codes(source, run.begin, run.end, codes);
@@ -235,8 +246,8 @@ MMAEMU_DEVICE void mmaemu_simt_gemm(const struct mmaemu_cuda_request &request,
 {
     const struct mmaemu_plan plan = mmaemu_plan_of(request);
     const struct mmaemu_source source = mmaemu_source_of(request);
-    const int row = (int)threadIdx.x / 16 * 4;
-    const int column = (int)threadIdx.x % 16 * 4;
+    const int row = mmaemu_row_of_thread();
+    const int column = mmaemu_column_of_thread();
     struct mmaemu_partial partial;
     MMAEMU_EACH
     {
@@ -255,7 +266,7 @@ MMAEMU_DEVICE void mmaemu_simt_gemm(const struct mmaemu_cuda_request &request,
     while (mmaemu_next_run(plan, memory.walk, memory.run, memory.more))
         mmaemu_simt_run<Algorithm>(memory, source, memory.run, partial);
     MMAEMU_EACH
-        memory.sums[row + i][column + j] = partial.total[i][j];
+    memory.sums[row + i][column + j] = partial.total[i][j];
     __syncthreads();
     mmaemu_finish_tile(request, &memory.sums[0][0], MMAEMU_TILE,
                        mmaemu_exact_float(1, -Algorithm::SCALE), memory.met,
