@@ -13,44 +13,33 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
-from mmaemu.backends import reference
+from harness import (
+    CPU,
+    PAIRS,
+    PLANS,
+    SHAPES,
+    among_guards,
+    edges,
+    every_pair,
+    expected,
+    make_request,
+)
 from mmaemu.backends.cpu import CpuBackend, backends
 from mmaemu.backends.cpu.library import KERNELS
 from mmaemu.gemm import epilogue as epilogues
 from mmaemu.gemm import execute
-from mmaemu.gemm.plan import GemmPlan
 from mmaemu.gemm.request import AccumulateRequest
-from mmaemu.gemm.splitk import UNSPLIT, SplitK
 from mmaemu.instruction.model import InstructionModel
 from mmaemu.instruction.models import get_preset
 from mmaemu.testing import assert_bitwise_equal
 from mmaemu.testing.operands import FAMILIES, operands
 
-Codes = NDArray[np.unsignedinteger[Any]]
-CPU = torch.device("cpu")
-PAIRS = tuple(product(("e4m3", "e5m2"), ("e4m3", "e5m2")))
-PLANS = (
-    (UNSPLIT, None),
-    (UNSPLIT, 128),
-    (SplitK(3, "serial"), None),
-    (SplitK(3, "serial"), 128),
-    (SplitK(5, "pairwise"), None),
-    (SplitK(4, "pairwise"), 128),
-    (SplitK(4, "contiguous"), None),
-    (SplitK(3, "contiguous"), 128),
-)
 MODELS = tuple(get_preset(name, warn=False) for name in ("ada", "hopper", "b200_mma_sync"))
-# Shapes that cross the edges of panels, units and steps; one is taken per case, in turn.
-SHAPES = ((5, 33, 200), (17, 70, 131), (1, 64, 96), (33, 1, 260), (4, 129, 47), (12, 16, 128))
-GUARD = 32
-GUARD_BITS = 0x7FC0BEEF
 
 
 @dataclass(frozen=True)
@@ -89,45 +78,13 @@ def can_run(row: Kernel, request: AccumulateRequest) -> bool:
     return row.kernel != "cvtt" or model.dot_length <= 32
 
 
-def embedded(codes: Codes, *, pad: int, offset: int) -> torch.Tensor:
-    """The codes as a view of a larger block of NaN codes, `offset` bytes in, rows padded."""
-    rows, depth = codes.shape
-    block = torch.full((rows * (depth + pad) + 64,), 0xFF, dtype=torch.uint8, device=CPU)
-    start = -block.data_ptr() % 16 + offset
-    view = block[start : start + rows * (depth + pad)].view(rows, depth + pad)[:, :depth]
-    return view.copy_(torch.from_numpy(codes))
-
-
-def make_request(
-    codes: tuple[Codes, Codes],
-    formats: tuple[str, str],
-    model: InstructionModel,
-    plan: tuple[SplitK, int | None],
-    *,
-    pad: int = 5,
-    offset: int = 3,
-) -> AccumulateRequest:
-    a = embedded(codes[0], pad=pad, offset=offset)
-    b = embedded(codes[1], pad=pad and pad + 1, offset=offset and offset + 4)
-    return AccumulateRequest(a, b, *formats, model, GemmPlan(a.shape[1], *plan))
-
-
 def run(row: Kernel, request: AccumulateRequest, *, threads: int = 1) -> torch.Tensor:
-    """The kernel's result, computed between guard words at an odd place."""
-    count = request.M * request.N
-    block = torch.full((count + 2 * GUARD,), GUARD_BITS, dtype=torch.int32, device=CPU)
-    out = block[GUARD - 1 : GUARD - 1 + count].view(request.M, request.N).view(torch.float32)
-    ran = row.backend.run(request, out, threads, row.kernel)
-    assert ran == row.kernel
-    guards = torch.cat((block[: GUARD - 1], block[GUARD - 1 + count :]))
-    assert bool((guards == GUARD_BITS).all()), f"{row} wrote beside its output"
-    return out
+    """The kernel's result, computed between guards at an odd place."""
 
+    def compute(out: torch.Tensor) -> None:
+        assert row.backend.run(request, out, threads, row.kernel) == row.kernel
 
-def expected(request: AccumulateRequest) -> torch.Tensor:
-    out = torch.empty((request.M, request.N), dtype=torch.float32, device=CPU)
-    reference.accumulate(request, out)
-    return out
+    return among_guards(request.M, request.N, torch.float32, compute, what=str(row))
 
 
 def check(request: AccumulateRequest, what: str, *, table: tuple[Kernel, ...] = TABLE) -> None:
@@ -148,22 +105,15 @@ def test_families_and_plans(family: str, formats: tuple[str, str]) -> None:
         check(request, f"{family} {formats} {shape} {model.name} {plan} seed {index}")
 
 
-ROWS = (1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 63, 65, 127, 128, 129)
-COLUMNS = (1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 112, 127, 129)
-DEPTHS = (1, 2, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 127, 128, 129, 255, 257)
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_shapes_at_the_edges(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    for index in range(40):
-        shape = tuple(int(rng.choice(sizes)) for sizes in (ROWS, COLUMNS, DEPTHS))
-        formats = PAIRS[index % len(PAIRS)]
-        plan = PLANS[index % len(PLANS)]
-        codes = operands("uniform", *shape, formats=formats, seed=index)
-        place = {"pad": int(rng.integers(0, 3)), "offset": int(rng.integers(0, 16))}
-        request = make_request(codes, formats, MODELS[index % 2], plan, **place)
-        check(request, f"{shape} {formats} {plan} {place} seed {seed}", table=FAST)
+    for case in edges(seed, 40):
+        codes = operands("uniform", *case.shape, formats=case.formats, seed=case.seed)
+        model = MODELS[case.seed % 2]
+        request = make_request(
+            codes, case.formats, model, case.plan, pad=case.pad, offset=case.offset
+        )
+        check(request, f"{case} seed {seed}", table=FAST)
 
 
 def test_a_k_that_is_packed_piece_by_piece() -> None:
@@ -177,11 +127,9 @@ def test_a_k_that_is_packed_piece_by_piece() -> None:
 def test_every_pair_of_codes(model: InstructionModel, formats: tuple[str, str]) -> None:
     """Row i ends in code i, column j in code j: all lone products, on zero and on accumulators."""
     step = model.dot_length
-    last = np.arange(256, dtype=np.uint8).reshape(256, 1)
     for lead, family in ((0, "uniform"), (step, "uniform"), (step, "spread")):
-        before = operands(family, 256, 256, lead, formats=formats, seed=lead)
-        codes = tuple(np.concatenate((part, last), axis=1) for part in before)
-        request = make_request((codes[0], codes[1]), formats, model, PLANS[0])
+        codes = every_pair(formats, lead, family)
+        request = make_request(codes, formats, model, PLANS[0])
         check(request, f"all pairs {formats} {model.name} after {lead} {family}", table=FAST)
 
 
