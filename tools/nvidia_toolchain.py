@@ -167,8 +167,9 @@ class Compiler:
     def __init__(self, toolkit: Toolkit) -> None:
         self.toolkit = toolkit
         try:
-            self._nvrtc = ctypes.CDLL(str(toolkit.nvrtc))
-            self._nvfatbin = ctypes.CDLL(str(toolkit.nvfatbin))
+            # It looks for its second library beside the path that it was loaded from.
+            self._nvrtc = ctypes.CDLL(str(toolkit.nvrtc.resolve()))
+            self._nvfatbin = ctypes.CDLL(str(toolkit.nvfatbin.resolve()))
         except OSError as error:
             raise UnusableError(f"cannot load the compiler: {error}; {GROUP}") from error
         self._nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p

@@ -13,7 +13,6 @@ from typing import Any
 import build_cpu
 import build_fatbin
 import freeze
-from files import ROOT
 
 LINUX = build_cpu.TARGETS[0]
 MODULES = """
