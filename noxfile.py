@@ -92,6 +92,13 @@ def dist(session: nox.Session) -> None:
 
 
 @nox.session(reuse_venv=True, default=False)
+def invoke(session: nox.Session) -> None:
+    """A task of tasks.py in an environment of the release tools: `-- golden verify`."""
+    session.install(*nox.project.dependency_groups(PROJECT, "build", "release"))
+    session.run("python", "-m", "invoke", *session.posargs)
+
+
+@nox.session(reuse_venv=True, default=False)
 def fatbin(session: nox.Session) -> None:
     """The frozen binaries in the tree: their manifests, their hashes, their sources."""
     session.install(*nox.project.dependency_groups(PROJECT, "build"))

@@ -205,6 +205,88 @@ def pins(
     run("pins", *wheels.split(","), *options(write=write, dry_run=dry_run, root=root))
 
 
+@task(positional=["step"])
+def golden(  # noqa: PLR0917 - invoke makes an option of every argument
+    _: Context,
+    step: str,
+    version: str = "",
+    runs: str = "",
+    manifests: str = "",
+    commit: str = "",
+    remote: str = "",
+    ask_hosting: bool = False,
+    execute: bool = False,
+    pull_request: bool = False,
+    allow_remote: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Golden commits: candidate, canaries, resume, record, tags, verify or cut."""
+    given = options(
+        version=version,
+        run=runs.replace(",", " ").split(),
+        manifests=manifests,
+        commit=commit,
+        remote=remote,
+        ask_hosting=ask_hosting,
+        execute=execute,
+        pull_request=pull_request,
+        allow_remote=allow_remote,
+        dry_run=dry_run,
+    )
+    run("golden", step, *given)
+
+
+@task
+def downstream_bump(  # noqa: PLR0917 - invoke makes an option of every argument
+    _: Context,
+    canaries: str = "",
+    version: str = "",
+    remote: str = "",
+    execute: bool = False,
+    allow_remote: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Move the consumers' pins to a golden nightly, each on a branch."""
+    given = options(
+        version=version,
+        remote=remote,
+        execute=execute,
+        allow_remote=allow_remote,
+        dry_run=dry_run,
+    )
+    run("downstream_bump", *canaries.split(), *given)
+
+
+@task
+def bump(_: Context, released: str = "", dry_run: bool = False) -> None:
+    """After a release, set the next patch version; the citation keeps the release."""
+    run("bump", *options(released=released, dry_run=dry_run))
+
+
+@task(positional=["version"])
+def release_notes(
+    _: Context, version: str, folder: str = "dist", out: str = "", dry_run: bool = False
+) -> None:
+    """Write a release's notes: changelog, pairing, pins, checksums."""
+    run("release_notes", version, folder, *options(out=out, dry_run=dry_run))
+
+
+@task
+def doctor(
+    _: Context,
+    variables: str = "",
+    secrets: str = "",
+    gate: str = "",
+    offline: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Check the one-time set-up: indexes, identities, variables, secrets."""
+    given = options(
+        variables=variables, secrets=secrets, gate=gate, offline=offline, dry_run=dry_run
+    )
+    run("doctor", *given)
+
+
 @task
 def ci(_: Context, jobs: str = "") -> None:
     """Run jobs of ci.yml on this machine: all of them, or those of --jobs (lint,dist)."""

@@ -17,7 +17,7 @@ from facts import RepoFacts, TrackedFile, load_repo
 from files import ROOT
 from findings import Outcome, Rule, SkipRule, apply_rules, run
 from licences import licence_problems
-from project import pairing_of
+from project import newest_section, pairing_of
 
 sys.path.insert(0, str(ROOT))
 from mmaemu._settings import PREFIX, SETTINGS
@@ -135,11 +135,18 @@ def _citation(facts: RepoFacts) -> Findings:
     expected = {
         "cff-version": "1.2.0",
         "license": "Apache-2.0",
-        "version": _version(facts),
     }
     for key, value in expected.items():
         if cff.get(key) != value:
             yield where, f"{key} is {cff.get(key)!r}, expected the string {value!r}"
+    # After a release the citation keeps it, while the tree goes on to the next version.
+    released = newest_section(facts.text("CHANGELOG.md"))
+    versions = list(dict.fromkeys(filter(None, (_version(facts), released))))
+    if cff.get("version") not in versions:
+        yield (
+            where,
+            f"version is {cff.get('version')!r}, expected the string {' or '.join(versions)!r}",
+        )
     for key in ("title", "message", "authors"):
         if not cff.get(key):
             yield where, f"{key} is missing; add it"

@@ -9,25 +9,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from doctor import SECRETS
 from files import ROOT
 from findings import Outcome, Rule, apply_rules, run
 from project import load_project
 from workflows import Job, Step, Workflow, load, table_of
 
 Problems = Iterator[tuple[str, str]]
-NEEDED: Final = ("ci.yml", "docs.yml", "release.yml")
+NEEDED: Final = ("ci.yml", "docs.yml", "golden.yml", "nightly.yml", "release.yml")
 TRIGGERS: Final = {
     "ci.yml": {"push": "", "pull_request": ""},
     "docs.yml": {"push": "", "pull_request": "", "workflow_dispatch": ""},
     "release.yml": {"push": {"tags": ["v*"]}, "workflow_dispatch": ""},
+    "nightly.yml": {"schedule": [{"cron": "0 8 * * *"}], "workflow_dispatch": ""},
 }
+GOLDEN_CRON: Final = [{"cron": "0 14 * * 1"}]
+GOLDEN_INPUTS: Final = ("version", "runs", "dry_run", "bump_downstream")
 # Who may write what; every other job has the workflow's read access and nothing else.
 WRITES: Final = {
     ("release.yml", "publish"): {"id-token": "write"},
     ("docs.yml", "deploy"): {"pages": "write", "id-token": "write"},
 }
 READ_ONLY: Final = {"contents": "read"}
-ENVIRONMENTS: Final = {("release.yml", "publish"): "pypi", ("docs.yml", "deploy"): "github-pages"}
+ENVIRONMENTS: Final = {
+    ("release.yml", "publish"): "pypi",
+    ("docs.yml", "deploy"): "github-pages",
+    ("golden.yml", "gate"): "golden",
+    ("golden.yml", "record"): "golden",
+    ("golden.yml", "downstream"): "golden",
+}
 PINNED: Final = re.compile(r"^[\w.-]+/[\w./-]+@[0-9a-f]{40}$")
 PINNED_LINE: Final = re.compile(r"uses:\s*\S+@[0-9a-f]{40}\s+#\s*v\d+\.\d+\.\d+\s*$")
 # A step is a command of the repository, so that it runs the same way on any machine.
@@ -51,6 +61,29 @@ TAG: Final = "${{ github.ref_type == 'tag' && github.ref_name || '' }}"
 ARTIFACTS: Final = {"dist": "dist/*.whl dist/*.tar.gz", "release-meta": "dist/SHA256SUMS"}
 PUBLISH_INPUTS: Final = {"packages-dir": "dist", "print-hash": "true"}
 CI_JOBS: Final = ("lint", "test", "dist")
+# What each job of the channels runs, in order, besides pip.
+CHANNEL_COMMANDS: Final = {
+    ("nightly.yml", "build"): (
+        "nox -s invoke -- nightly --channel nightly --execute --allow-remote",
+        "nox -s invoke -- stage build/nightly/* --channel nightly --execute --allow-remote",
+    ),
+    ("golden.yml", "gate"): (
+        'nox -s invoke -- golden candidate --ask-hosting --version "$VERSION"',
+        'nox -s invoke -- golden canaries --runs "$RUNS" --allow-remote',
+    ),
+    ("golden.yml", "record"): (
+        "nox -s invoke -- golden tags --execute --allow-remote",
+        "nox -s invoke -- golden record --pull-request --allow-remote",
+    ),
+    ("golden.yml", "downstream"): ("nox -s invoke -- downstream-bump --execute --allow-remote",),
+}
+# What a job waits for, and when it runs at all.
+CHANNEL_CONDITIONS: Final = {
+    ("nightly.yml", "build"): ("", ""),
+    ("golden.yml", "gate"): ("", ""),
+    ("golden.yml", "record"): ("gate", "${{ !inputs.dry_run }}"),
+    ("golden.yml", "downstream"): ("record", "${{ inputs.bump_downstream }}"),
+}
 MATRIX_COMMAND: Final = 'nox -s t0_matrix t1_matrix -p "$PYTHON" -t "torch-$TORCH"'
 MATRIX_ENV: Final = {"PYTHON": "${{ matrix.python }}", "TORCH": "${{ matrix.torch }}"}
 
@@ -144,9 +177,37 @@ def _no_kept_credentials(facts: Facts) -> Problems:
 
 def _no_secrets(facts: Facts) -> Problems:
     for name, flow in facts.workflows.items():
+        allowed = set().union(*(_given(job) for job in flow.jobs if job.name in _takers(name)))
         for number, line in enumerate(flow.text.splitlines(), start=1):
-            if SECRET.search(line.partition("#")[0]):
-                yield f"{name}:{number}", "a secret or token; publishing needs none"
+            words = line.partition("#")[0]
+            if SECRET.search(words) and words.strip() not in allowed:
+                yield f"{name}:{number}", "a secret or token; only golden.yml takes its own four"
+
+
+def _takers(name: str) -> set[str]:
+    """The jobs of a workflow that take secrets."""
+    return {job for secret in SECRETS for job in secret.jobs} if name == "golden.yml" else set()
+
+
+def _given(job: Job) -> set[str]:
+    """The lines by which a job may pass its secrets to a command."""
+    names = [secret.name for secret in SECRETS if job.name in secret.jobs]
+    return {f"{name}: ${{{{ secrets.{name} }}}}" for name in names}
+
+
+def _secrets_of_jobs(facts: Facts) -> Problems:
+    for job in facts.of("golden.yml").jobs:
+        mine = {secret.name for secret in SECRETS if job.name in secret.jobs}
+        found = {
+            key
+            for step in job.steps
+            for key, value in table_of(step.table.get("env")).items()
+            if "secrets." in str(value)
+        }
+        if found != mine:
+            yield job.where, f"takes the secrets {sorted(found)}, expected {sorted(mine)}"
+        if "secrets." in str(job.table.get("env")) + str(facts.of("golden.yml").table.get("env")):
+            yield job.where, "a secret for every step; give it to the one that needs it"
 
 
 def _no_injection(facts: Facts) -> Problems:
@@ -312,14 +373,67 @@ def _docs_steps(facts: Facts) -> Problems:
         yield "docs.yml build", "no step `nox -s docs`, which builds strictly"
 
 
+# --- nightly.yml and golden.yml ------------------------------------------------------------------
+
+
+def _channel_jobs(facts: Facts) -> Problems:
+    for (name, job_name), expected in CHANNEL_COMMANDS.items():
+        job = facts.of(name).job(job_name)
+        commands = [command for step in job.steps for command in step.commands]
+        ours = tuple(word for word in commands if not word.startswith("python -m pip"))
+        if ours != expected:
+            yield job.where, f"runs {ours}, expected {expected}"
+        if any("if" in step.table for step in job.steps):
+            yield job.where, "a step is conditional; what is skipped was not done"
+    for flow in sorted({flow for flow, _ in CHANNEL_COMMANDS}):
+        for job in facts.of(flow).jobs:
+            if (flow, job.name) not in CHANNEL_COMMANDS:
+                yield job.where, "is no job of the channels"
+
+
+def _channel_order(facts: Facts) -> Problems:
+    for (name, job_name), expected in CHANNEL_CONDITIONS.items():
+        job = facts.of(name).job(job_name)
+        found = (str(job.table.get("needs", "")), job.condition)
+        if found != expected:
+            yield job.where, f"waits for and runs if {found}, expected {expected}"
+
+
+def _golden_triggers(facts: Facts) -> Problems:
+    if "golden.yml" not in facts.workflows:
+        return
+    triggers = table_of(facts.of("golden.yml").triggers)
+    inputs = table_of(table_of(triggers.get("workflow_dispatch")).get("inputs"))
+    if set(triggers) != {"schedule", "workflow_dispatch"} or triggers["schedule"] != GOLDEN_CRON:
+        yield "golden.yml", f"runs on {dict(triggers)}, expected Mondays and by hand"
+    elif tuple(inputs) != GOLDEN_INPUTS:
+        yield "golden.yml", f"has the inputs {tuple(inputs)}, expected {GOLDEN_INPUTS}"
+
+
+def _one_at_a_time(facts: Facts) -> Problems:
+    for name in ("nightly.yml", "golden.yml"):
+        if name not in facts.workflows:
+            continue
+        expected = {"group": name.removesuffix(".yml"), "cancel-in-progress": "false"}
+        if facts.of(name).table.get("concurrency") != expected:
+            yield name, f"concurrency must be {expected}: runs wait for each other"
+
+
+def _whole_history(facts: Facts) -> Problems:
+    for name in ("nightly.yml", "golden.yml"):
+        for step in facts.of(name).steps:
+            if step.action == "actions/checkout" and step.inputs.get("fetch-depth") != "0":
+                yield step.where, "a shallow checkout cannot decide about ancestors"
+
+
 RULES: Final[tuple[Rule[Facts], ...]] = (
-    Rule("WF101", "ci.yml, docs.yml and release.yml exist.", _present),
+    Rule("WF101", "All five workflows exist.", _present),
     Rule("WF102", "Every action is pinned to a commit and says its release.", _pinned),
     Rule("WF103", "Every workflow has read access to the contents only.", _read_only),
     Rule("WF104", "Only publish has id-token, only deploy pages and id-token.", _writes),
-    Rule("WF105", "Only publish and deploy name an environment, each its own.", _environments),
+    Rule("WF105", "Jobs that publish or hold secrets name their environment.", _environments),
     Rule("WF106", "No checkout keeps its credentials.", _no_kept_credentials),
-    Rule("WF107", "No secret and no token is used.", _no_secrets),
+    Rule("WF107", "No secret and no token is used but golden.yml's own.", _no_secrets),
     Rule("WF108", "No expression stands inside a command.", _no_injection),
     Rule("WF109", "Every step is one plain nox, invoke or tools/ command.", _commands),
     Rule("WF110", "Every job has a time limit.", _time_limits),
@@ -336,6 +450,12 @@ RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule("WF304", "The publish job downloads and publishes, nothing else.", _publish_steps),
     Rule("WF401", "Only master of the public repository deploys the site.", _deploy_condition),
     Rule("WF402", "The site is built strictly and deployed as built.", _docs_steps),
+    Rule("WF501", "The channels' jobs run exactly their commands.", _channel_jobs),
+    Rule("WF502", "Recording waits for the gate, bumping for the record.", _channel_order),
+    Rule("WF503", "golden.yml runs on Mondays and by hand with its inputs.", _golden_triggers),
+    Rule("WF504", "Nightly and golden runs wait for each other.", _one_at_a_time),
+    Rule("WF505", "Nightly and golden runs have the whole history.", _whole_history),
+    Rule("WF506", "Each job of golden.yml takes its own secrets, by step.", _secrets_of_jobs),
 )
 
 

@@ -4,6 +4,7 @@
     golden canaries                     let every consumer test it
     golden resume --run CANARY=ID ...   wait for, or go on with, runs that had no end
     golden record [--execute | --pull-request]   write down what passed
+    golden tags [--execute]             tag what was recorded by a pull request that landed
     golden verify                       check the records of the remote
     golden cut [--commit C]             check that a release differs from a golden commit only so
 
@@ -440,7 +441,7 @@ def _execute(setting: Setting, row: Row) -> int:
         if plan.done:
             return 0
         try:
-            golden_records.push(setting.git, plan, setting.project.release)
+            golden_records.push(setting.git, plan, setting.project.release, credentials())
         except PushRefusedError as error:
             refused = golden_records.Facts(plan.state, refused=str(error))
             return report("golden record", apply_rules(golden_records.PUSHED, refused))
@@ -484,6 +485,25 @@ def credentials() -> dict[str, str]:
     if RECORD not in os.environ:
         return {}
     return {"GIT_ASKPASS": str(Path(__file__).resolve().with_name("git_token.py"))}
+
+
+def tags(setting: Setting) -> int:
+    """Tag every recorded commit that lacks its tag."""
+    arguments, state = setting.arguments, setting.state()
+    missing = [row for row in state.rows if row.tag not in state.tags]
+    for row in missing:
+        print(f"golden: tag {row.tag} on {row.commit}")
+    if arguments.execute and not arguments.dry_run:
+        setting.require_local()
+        for row in missing:
+            code = _execute(setting, row)
+            if code:
+                return code
+    elif not arguments.dry_run:
+        for row in missing:
+            print(golden_records.commands(Plan(state, row, {}, tag=True), None, "")[-1])
+    print(f"golden: {len(missing)} of {len(state.rows)} records lacked a tag")
+    return 0
 
 
 def verify(setting: Setting) -> int:
@@ -538,6 +558,7 @@ STEPS: Final[Mapping[str, Callable[[Setting], int]]] = {
     "canaries": run_canaries,
     "resume": resume,
     "record": record,
+    "tags": tags,
     "verify": verify,
     "cut": cut,
 }

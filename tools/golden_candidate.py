@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Problems = Iterator[tuple[str, str]]
 MANIFEST_SCHEMA: Final = "nightly-manifest/1"
+ARTIFACT: Final = "nightly-manifest"
 # A hosted job ends after six hours; a nightly's stamp lies within its run.
 _LONGEST_RUN: Final = dt.timedelta(hours=6)
 
@@ -129,15 +130,13 @@ def read_manifest(version: str, folder: Path) -> dict[str, Any] | None:
 
 
 def fetch_manifest(hosting: Hosting, repository: str, version: str) -> dict[str, Any] | None:
-    """The manifest that a nightly run left as an artifact."""
-    archive = hosting.artifact(repository, f"nightly-manifest-{version}")
-    if archive is None:
-        return None
-    with zipfile.ZipFile(io.BytesIO(archive)) as content:
-        for name in content.namelist():
-            document = _json(content.read(name), name)
-            if document.get("version") == version:
-                return document
+    """The manifest that a nightly run left as an artifact, None where none is of this version."""
+    for archive in hosting.artifacts(repository, ARTIFACT):
+        with zipfile.ZipFile(io.BytesIO(archive)) as content:
+            for name in content.namelist():
+                document = _json(content.read(name), name)
+                if document.get("version") == version:
+                    return document
     return None
 
 

@@ -453,23 +453,48 @@ def plan_record(state: State, row: Row) -> Plan:
 
 def write_commit(git: Git, plan: Plan, release: Release) -> str:
     """Write the record's commit object on the remote's tip; no ref and no index is touched."""
-    person = {"NAME": release.name, "EMAIL": release.email, "DATE": f"{plan.row.seconds} +0000"}
+    parent = plan.state.records_tip
+    return commit_files(git, parent, plan.files, plan.message, release, plan.row.seconds)
+
+
+def commit_files(  # noqa: PLR0917 - one commit
+    git: Git,
+    parent: str,
+    files: Mapping[str, str],
+    message: str,
+    release: Release,
+    seconds: int,
+) -> str:
+    """Write a commit that changes some files of its parent.
+
+    Args:
+        git: the clone that has the parent.
+        parent: a commit, "" for none.
+        files: new text by path; modes stay.
+        message: of the commit.
+        release: the identity.
+        seconds: its date, so that the same content is the same commit.
+
+    Returns:
+        Its object name.
+    """
+    person = {"NAME": release.name, "EMAIL": release.email, "DATE": f"{seconds} +0000"}
     env = {
         f"GIT_{role}_{key}": value
         for role in ("AUTHOR", "COMMITTER")
         for key, value in person.items()
     }
-    parent = plan.state.records_tip
     with tempfile.TemporaryDirectory() as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
         git.run("read-tree", parent or "--empty", env=index)
-        for name, text in plan.files.items():
+        for name, text in files.items():
             blob = git.run("hash-object", "-w", "--stdin", data=text.encode()).decode().strip()
-            entry = f"100644,{blob},{name}"
-            git.run("update-index", "--add", "--cacheinfo", entry, env=index)
+            known = git.line("ls-files", "--stage", "--", name, env=index)
+            mode = known.split(" ", 1)[0] or "100644"
+            git.run("update-index", "--add", "--cacheinfo", f"{mode},{blob},{name}", env=index)
         tree = git.line("write-tree", env=index)
     parents = ["-p", parent] if parent else []
-    return git.line("commit-tree", "--no-gpg-sign", tree, *parents, "-m", plan.message, env=env)
+    return git.line("commit-tree", "--no-gpg-sign", tree, *parents, "-m", message, env=env)
 
 
 def refspecs(plan: Plan, oid: str | None) -> list[str]:
@@ -482,8 +507,14 @@ class PushRefusedError(Exception):
     """The remote does not take the push, and pushing again would not help."""
 
 
-def push(git: Git, plan: Plan, release: Release) -> None:
+def push(git: Git, plan: Plan, release: Release, env: dict[str, str] | None = None) -> None:
     """Push what is missing as one transaction.
+
+    Args:
+        git: the clone.
+        plan: what is missing.
+        release: the identity of the record's commit.
+        env: how git gets its credentials.
 
     Raises:
         PushRefusedError: the remote refuses it (protected branch or tag).
@@ -495,6 +526,7 @@ def push(git: Git, plan: Plan, release: Release) -> None:
             *("push", "--porcelain", "--atomic", "--no-follow-tags", "--no-signed"),
             plan.state.places.url,
             *refspecs(plan, oid),
+            env=env,
         )
     except GitError as error:
         if _DECLINED.search(str(error)):

@@ -11,7 +11,7 @@ import os
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPException
@@ -86,13 +86,13 @@ class Hosting:
         path = f"repos/{repository}/actions/workflows/{workflow}/dispatches"
         self.call(path, {"ref": branch, "inputs": dict(inputs)})
 
-    def artifact(self, repository: str, name: str) -> bytes | None:
-        """The newest artifact of a name, a zip archive; None where there is none."""
-        words = urllib.parse.urlencode({"name": name, "per_page": 1})
+    def artifacts(self, repository: str, name: str) -> Iterator[bytes]:
+        """The artifacts of a name that have not expired, newest first, each a zip archive."""
+        words = urllib.parse.urlencode({"name": name, "per_page": PAGE})
         rows = self.call(f"repos/{repository}/actions/artifacts?{words}")["artifacts"]
-        if not rows or rows[0].get("expired"):
-            return None
-        return self.read(f"repos/{repository}/actions/artifacts/{rows[0]['id']}/zip")
+        for row in rows:
+            if not row.get("expired"):
+                yield self.read(f"repos/{repository}/actions/artifacts/{row['id']}/zip")
 
     def open_issue(self, repository: str, title: str, body: str, label: str) -> str:
         """Open an issue unless one of this title and label exists; return its page."""

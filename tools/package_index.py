@@ -160,7 +160,7 @@ class Index:
         """Size of a file, from the page or by asking for its headers."""
         if file.size is not None:
             return file.size
-        request = self._request(file.url, {}, method="HEAD")
+        request = self.request(file.url, {}, method="HEAD")
         with self._open(request) as response:
             return int(response.headers.get("Content-Length") or 0)
 
@@ -201,7 +201,7 @@ class Index:
             UnusableError: it refused.
         """
         try:
-            with self._open(self._request(file.url, {}, method="DELETE")):
+            with self._open(self.request(file.url, {}, method="DELETE")):
                 return
         except UnusableError as error:
             if not _not_found(error):
@@ -227,7 +227,7 @@ class Index:
     def _get(self, url: str, headers: dict[str, str]) -> tuple[bytes, str, str] | None:
         """Body, content type and final address; None for 404."""
         try:
-            with self._open(self._request(url, headers)) as response:
+            with self._open(self.request(url, headers)) as response:
                 body = response.read()
                 return body, response.headers.get("Content-Type", ""), response.geturl()
         except UnusableError as error:
@@ -237,7 +237,7 @@ class Index:
         except (OSError, HTTPException) as error:
             raise InconclusiveError(_silent(self.role, url, error)) from error
 
-    def _request(
+    def request(
         self, url: str, headers: dict[str, str], method: str = "GET"
     ) -> urllib.request.Request:
         if urllib.parse.urlsplit(url).scheme not in _SCHEMES:
@@ -256,7 +256,7 @@ class Index:
             UnusableError: the index refused; its cause is the HTTPError.
         """
         try:
-            response: HTTPResponse = urllib.request.urlopen(  # noqa: S310 - see _request
+            response: HTTPResponse = urllib.request.urlopen(  # noqa: S310 - see request
                 request, timeout=self.timeout
             )
         except urllib.error.HTTPError as error:

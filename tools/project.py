@@ -176,6 +176,12 @@ def changelog_section(changelog: str, version: str) -> tuple[str, str] | None:
     return start[1], rest[: following.start()] if following else rest
 
 
+def newest_section(changelog: str) -> str | None:
+    """The version of the first dated section, which is the newest release."""
+    found = re.search(r"^## (\S+) \(\d{4}-\d\d-\d\d\)$", changelog, re.MULTILINE)
+    return found[1] if found else None
+
+
 def is_fragment(path: Path) -> bool:
     """Whether a file below the fragments folder is a changelog fragment."""
     return path.suffix == ".md" and path.name != "README.md"

@@ -33,7 +33,7 @@ class HostingDouble:
 
     Attributes:
         runs: what it lists, newest first.
-        artifacts: documents by artifact name.
+        artifacts: documents of the artifacts, newest first.
         reports: documents by path below /reports/.
         issues: made by POST.
         pulls: made by POST.
@@ -45,7 +45,7 @@ class HostingDouble:
     """
 
     runs: list[dict[str, Any]] = field(default_factory=list)
-    artifacts: dict[str, Any] = field(default_factory=dict)
+    artifacts: list[Any] = field(default_factory=list)
     reports: dict[str, Any] = field(default_factory=dict)
     issues: list[dict[str, Any]] = field(default_factory=list)
     pulls: list[dict[str, Any]] = field(default_factory=list)
@@ -129,14 +129,13 @@ class HostingDouble:
             self.runs.insert(0, self.on_dispatch)
         return b""
 
-    def _artifacts(self, _: str, query: Any, __: Any) -> Any:
-        name = query["name"][0]
-        return {"artifacts": [{"id": name}] if name in self.artifacts else []}
+    def _artifacts(self, _: str, __: Any, ___: Any) -> Any:
+        return {"artifacts": [{"id": number} for number in range(len(self.artifacts))]}
 
-    def _zip(self, name: str, _: Any, __: Any) -> Any:
+    def _zip(self, number: str, _: Any, __: Any) -> Any:
         stream = io.BytesIO()
         with zipfile.ZipFile(stream, "w") as archive:
-            archive.writestr(f"{name}.json", json.dumps(self.artifacts[name]))
+            archive.writestr("manifest.json", json.dumps(self.artifacts[int(number)]))
         return stream.getvalue()
 
     def _label(self, number: str, _: Any, document: Any) -> Any:

@@ -209,11 +209,28 @@ def test_by_default_a_branch_for_a_pull_request_and_the_tag_after_it_landed(desk
     desk.dev.git("fetch", "--quiet", str(desk.remote), branch)
     desk.dev.git("merge", "--quiet", "-m", "merge", "FETCH_HEAD")
     grow(desk, 1)
+    listed = desk.run("tags").stdout
+    assert "1 of 1 records lacked a tag" in listed
     printed = desk.run("record", "--work", str(work)).stdout
     assert "the record has landed" in printed
+    assert list(printed_pushes(printed)) == list(printed_pushes(listed))
     for line in printed_pushes(printed):
         subprocess.run(["bash", "-c", line], cwd=desk.dev.root, check=True)
     assert desk.refs()["refs/tags/golden-20261201"] == commit
+    assert desk.run("verify").returncode == 0
+
+
+def test_tags_are_brought_for_records_that_landed(desk: Desk) -> None:
+    first, second = grow(desk, 2)
+    for day, commit in ((1, first), (2, second)):
+        assert desk.record(desk.gate(commit, day)).returncode == 0
+    Git(desk.remote).run("update-ref", "-d", "refs/tags/golden-20261201")
+    before = sha256_of_tree(desk.remote)
+    assert desk.run("tags", "--dry-run").returncode == 0
+    assert sha256_of_tree(desk.remote) == before
+    assert desk.run("tags", "--execute").returncode == 0
+    assert desk.refs()["refs/tags/golden-20261201"] == first
+    assert "0 of 2 records lacked a tag" in desk.run("tags", "--execute").stdout
     assert desk.run("verify").returncode == 0
 
 

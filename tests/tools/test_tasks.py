@@ -24,6 +24,7 @@ raise SystemExit(int(os.environ.get("TOOL_EXIT", "0")))
 """
 TOOLS = (
     "build_fatbin",
+    "bump",
     "check_data",
     "check_dist",
     "check_docs",
@@ -31,10 +32,14 @@ TOOLS = (
     "check_repo",
     "check_workflows",
     "dist",
+    "doctor",
+    "downstream_bump",
     "freeze",
     "generate_docs",
+    "golden",
     "nightly",
     "pins",
+    "release_notes",
     "run_ci",
     "sizes",
     "snapshot",
@@ -92,6 +97,23 @@ CALLS = {
     "snapshot --to ci --remote /somewhere/ci.git --device-not-run T7=c": [
         *("snapshot", "--to", "ci", "--remote", "/somewhere/ci.git", "--device-not-run", "T7=c"),
     ],
+    "golden candidate --version 0.1.1.dev20261201080000 --ask-hosting": [
+        *("golden", "candidate", "--version", "0.1.1.dev20261201080000", "--ask-hosting"),
+    ],
+    "golden resume --runs a=1,b=2": ["golden", "resume", "--run", "a=1", "--run", "b=2"],
+    "golden record --execute --remote /somewhere/dev.git": [
+        *("golden", "record", "--remote", "/somewhere/dev.git", "--execute"),
+    ],
+    "golden record --pull-request --allow-remote --dry-run": [
+        *("golden", "record", "--pull-request", "--allow-remote", "--dry-run"),
+    ],
+    "golden verify": ["golden", "verify"],
+    "downstream-bump --version 1 --execute": ["downstream_bump", "--version", "1", "--execute"],
+    "bump --released 0.1.0 --dry-run": ["bump", "--released", "0.1.0", "--dry-run"],
+    "release-notes 0.1.0 --out notes.md": [
+        *("release_notes", "0.1.0", "dist", "--out", "notes.md"),
+    ],
+    "doctor --secrets s.json --offline": ["doctor", "--secrets", "s.json", "--offline"],
     "nightly --channel nightly": ["nightly", "--channel", "nightly"],
     "nightly --channel nightly --only a --only b --abis 2.11.0 --execute --allow-remote": [
         *("nightly", "--channel", "nightly", "--only", "a", "--only", "b", "--abis", "2.11.0"),
