@@ -142,6 +142,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "release",
         "Seconds to wait for an index; 30 for a page and 1800 for an upload if not set.",
     ),
+    Setting(
+        "HOSTING_API_URL",
+        "text",
+        None,
+        "release",
+        "The hosting service's interface that golden commits use; the public one if not set.",
+    ),
     Setting("MAIL_SERVER", "text", None, "release", "HOST:PORT that takes the gate's two mails."),
 )
 

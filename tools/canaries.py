@@ -267,9 +267,9 @@ class Checkout:
         env = plain_pip() | {
             "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "PYTHONPATH": str(PROBE),
-            "MMAEMU_CANARY_REPORT": str(report),
-            "MMAEMU_CANARY_PACKAGE": self.candidate.package,
-            "MMAEMU_CANARY_DISTRIBUTION": self.candidate.distribution,
+            "CANARY_REPORT": str(report),
+            "CANARY_PACKAGE": self.candidate.package,
+            "CANARY_DISTRIBUTION": self.candidate.distribution,
         }
         started = time.monotonic()
         with (folder / f"{name}.log").open("wb") as log:

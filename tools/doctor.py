@@ -31,8 +31,8 @@ from release_config import problems
 
 Problems = Iterator[tuple[str, str]]
 HEADER: Final = ".github/workflows/golden.yml"
-BUILDER: Final = "MMAEMU_BUILDER_IDENTITY"
-TRIGGER: Final = "MMAEMU_TRIGGER_IDENTITY"
+BUILDER: Final = "GATE_BUILDER_IDENTITY"
+TRIGGER: Final = "GATE_TRIGGER_IDENTITY"
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def test_nothing_given_is_not_decided(indexes: IndexServer) -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new", "code"),
     [
-        ("variables", "MMAEMU_STAGING_UPLOAD_URL", "MMAEMU_STAGING_UPLOAD", "GOLD173"),
+        ("variables", "MMAEMU_STAGING_UPLOAD_URL", "OTHER", "GOLD173"),
         ("variables", doctor.BUILDER, "BUILDER", "GOLD173"),
         ("variables", "builder@fixture.invalid", "someone@else.invalid", "GOLD174"),
         ("gate", "trigger@fixture.invalid", "someone@else.invalid", "GOLD174"),

@@ -1,7 +1,7 @@
 """Says at the end of every Python process which build of a package it had imported.
 
 Python imports this module at start because its folder is on PYTHONPATH. Each process appends one
-line to the file MMAEMU_CANARY_REPORT: version and wheel of the installed distribution, and the
+line to the file CANARY_REPORT: version and wheel of the installed distribution, and the
 sha256 of every file of the package that was really loaded, wherever it was loaded from.
 """
 
@@ -61,10 +61,10 @@ def _report(package: str, distribution: str, target: str) -> None:
         stream.write(json.dumps(line, sort_keys=True) + "\n")
 
 
-if "MMAEMU_CANARY_REPORT" in os.environ:
+if "CANARY_REPORT" in os.environ:
     atexit.register(
         _report,
-        os.environ["MMAEMU_CANARY_PACKAGE"],
-        os.environ["MMAEMU_CANARY_DISTRIBUTION"],
-        os.environ["MMAEMU_CANARY_REPORT"],
+        os.environ["CANARY_PACKAGE"],
+        os.environ["CANARY_DISTRIBUTION"],
+        os.environ["CANARY_REPORT"],
     )
