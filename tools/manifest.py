@@ -1,7 +1,7 @@
 """Write a new publishing manifest for files that are staged already.
 
-    python tools/manifest.py FOLDER [--only DIST]... [--nightly-manifest FILE] [--run ID]
-        [--commit C] [--manifests FOLDER] [--dry-run]
+    python tools/manifest.py FOLDER [--only DIST]... [--run ID] [--commit C] [--manifests FOLDER]
+        [--dry-run]
 
 `stage` does this at its end; here it is for a further attempt. The manifest is made from the staged
 files' own metadata, and staging must hold exactly the files of FOLDER.

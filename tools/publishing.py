@@ -31,9 +31,6 @@ from package_index import Index, IndexFile, name_and_version
 from project import parse_version
 
 SCHEMA: Final = "mmaemu.publishing-manifest/1"
-_NIGHTLY: Final = re.compile(r"\d+\.\d+\.\d+\.dev(\d{14})")
-_FINAL: Final = re.compile(r"\d+\.\d+\.\d+")
-CHANNELS: Final = {"nightly": _NIGHTLY, "release": _FINAL}
 _FAULT: Final = re.compile(r"pause-([a-z-]+):(\d+)")
 _TEXT: Final = {"type": "string", "minLength": 1}
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final
 
+from channels import stamp_of
 from check_dist import file_limit
 from files import ROOT
 from findings import Rule, apply_rules, guarded, report
@@ -26,7 +26,6 @@ from package_index import Index, from_environment
 from publishing import mebibytes
 from release_config import load_configuration
 
-_STAMP: Final = re.compile(r"\.dev(\d{14})$")
 DAYS: Final = 30
 
 
@@ -115,19 +114,10 @@ def read(index: Index, project: str, limit: int, now: datetime, days: int) -> Us
         InconclusiveError: it did not answer.
     """
     files = tuple(
-        Stored(file.name, index.size(file), stamp(str(file.version)))
+        Stored(file.name, index.size(file), stamp_of(file.version) if file.version else None)
         for file in index.files(project)
     )
     return Usage(project, files, limit, now, days)
-
-
-def stamp(version: str) -> datetime | None:
-    """The time in a nightly's version, None where it holds none."""
-    found = _STAMP.search(version)
-    try:
-        return datetime.strptime(f"{found[1]}+0000", "%Y%m%d%H%M%S%z") if found else None
-    except ValueError:
-        return None
 
 
 def request(usages: Sequence[Usage], largest: int, limit: int) -> str:

@@ -1,8 +1,7 @@
 """Stage built distributions for publication, and write the manifest that the gate reads.
 
     python tools/stage.py FOLDER --channel nightly|release [--only DIST]... [--abis V]...
-        [--publish no] [--nightly-manifest FILE] [--run ID] [--commit C] [--manifests FOLDER]
-        [--execute [--allow-remote]]
+        [--publish no] [--run ID] [--commit C] [--manifests FOLDER] [--execute [--allow-remote]]
 
 Sizes are always printed. A file over PYPI_FILE_LIMIT_MB stops a release before the first byte; a
 nightly leaves it out and names it, and the nightly index gets every wheel first. Same name and
@@ -14,18 +13,21 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
+import re
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
+import nightly_manifest
+from built_wheels import read_members
+from channels import CHANNELS, NIGHTLY, RELEASE, stamp_of
 from check_dist import file_limit
 from dist import SUMS
 from files import ROOT
@@ -40,10 +42,10 @@ from findings import (
     report,
 )
 from git_commands import Git
+from nightly_manifest import NightlyManifest
 from package_index import Index, confirm_execute, from_environment
 from project import Project, add_execution, load_project
 from publishing import (
-    CHANNELS,
     Entry,
     Held,
     Manifest,
@@ -61,8 +63,7 @@ from publishing import (
 from release_config import Distribution, load_configuration
 
 Problems = Iterator[tuple[str, str]]
-NIGHTLY: Final = "nightly"
-RELEASE: Final = "release"
+_FINAL: Final = re.compile(r"\d+\.\d+\.\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +104,11 @@ def _known(facts: Facts) -> Problems:
 
 
 def _channel(facts: Facts) -> Problems:
-    pattern = CHANNELS[facts.channel]
-    form = {NIGHTLY: "X.Y.Z.devYYYYMMDDHHMMSS", RELEASE: "X.Y.Z"}[facts.channel]
     for entry in facts.entries:
-        if not pattern.fullmatch(entry.version):
-            yield entry.file, f"a {facts.channel} is a {form}, got {entry.version}"
+        if facts.channel == RELEASE and not _FINAL.fullmatch(entry.version):
+            yield entry.file, f"a release is an X.Y.Z, got {entry.version}"
+        if facts.channel == NIGHTLY and stamp_of(Version(entry.version)) is None:
+            yield entry.file, f"a nightly is an X.Y.Z.devYYYYMMDDHHMMSS, got {entry.version}"
         if facts.channel == NIGHTLY and _kind(entry) != "wheel":
             yield entry.file, "a nightly consists of wheels; remove it"
 
@@ -162,7 +163,7 @@ def _sizes(facts: Facts) -> Problems:
 
 def _as_built(facts: Facts) -> Problems:
     if facts.sums is None:
-        raise SkipRule(f"neither {SUMS} nor a nightly manifest lies beside the files")
+        raise SkipRule(f"neither {SUMS} nor the build's manifest lies beside the files")
     for entry in facts.entries:
         if facts.sums.get(entry.file) != entry.sha256:
             yield (
@@ -274,27 +275,25 @@ def built(folder: Path, only: Sequence[Distribution]) -> tuple[tuple[Entry, Path
     return chosen
 
 
-def recorded(folder: Path, nightly_manifest: Path | None) -> dict[str, str] | None:
-    """The sha256 of each file when it was built; None where nothing says it."""
-    if nightly_manifest is not None:
-        return {row["file"]: row["sha256"] for row in read_nightly(nightly_manifest)["files"]}
+def recorded(folder: Path) -> dict[str, str] | None:
+    """The sha256 of each file when it was built; None where nothing in the folder says it."""
+    manifest = _build_manifest(folder)
+    if manifest is not None:
+        return {entry.file: entry.sha256 for entry in manifest.entries}
     sums = folder / SUMS
     return read_sums(sums) if sums.is_file() else None
 
 
-def read_nightly(path: Path) -> dict[str, Any]:
-    """A nightly's own manifest.
+def _build_manifest(folder: Path) -> NightlyManifest | None:
+    """What the build says of its folder, None where it left no manifest.
 
     Raises:
-        UnusableError: it is none.
+        UnusableError: several, or one that is none.
     """
-    try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(document["commit"], str) and isinstance(document["files"], list):
-            return document
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UnusableError(f"{path} is no nightly manifest: {error!r}") from error
-    raise UnusableError(f"{path} is no nightly manifest: `commit` or `files` is missing")
+    paths = sorted(folder.glob("nightly-manifest-*.json"))
+    if len(paths) > 1:
+        raise UnusableError(f"{folder} holds several builds; give each a folder of its own")
+    return nightly_manifest.read(paths[0]) if paths else None
 
 
 def _kind(entry: Entry) -> str:
@@ -305,13 +304,6 @@ def _twine_check(paths: Sequence[Path]) -> tuple[int, str]:
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
-
-
-def _members(path: Path) -> frozenset[str]:
-    if path.suffix != ".whl":
-        return frozenset()
-    with zipfile.ZipFile(path) as wheel:
-        return frozenset(wheel.namelist())
 
 
 def deliver(steps: Sequence[Step], paths: dict[str, Path], patience: float) -> tuple[Sent, ...]:
@@ -380,12 +372,11 @@ def _print_plan(facts: Facts, steps: Sequence[Step]) -> None:
 
 
 def commit_of(arguments: argparse.Namespace, project: Project) -> str:
-    """What the files were built from: as given, as the nightly's manifest says, or HEAD."""
+    """What the files were built from: as given, as the build says, or HEAD."""
     if arguments.commit:
         return str(arguments.commit)
-    if arguments.nightly_manifest:
-        return str(read_nightly(arguments.nightly_manifest)["commit"])
-    return Git(project.root).line("rev-parse", "HEAD")
+    manifest = _build_manifest(arguments.folder)
+    return manifest.commit if manifest else Git(project.root).line("rev-parse", "HEAD")
 
 
 def _indexes(arguments: argparse.Namespace) -> dict[str, Index]:
@@ -408,10 +399,12 @@ def _facts(arguments: argparse.Namespace, project: Project, indexes: dict[str, I
     return Facts(
         channel=arguments.channel,
         entries=entries,
-        members={path.name: _members(path) for _, path in pairs},
+        members={
+            path.name: frozenset(read_members(path)) for _, path in pairs if path.suffix == ".whl"
+        },
         distributions=chosen,
         limit=file_limit(),
-        sums=recorded(arguments.folder, arguments.nightly_manifest),
+        sums=recorded(arguments.folder),
         twine=_twine_check([path for _, path in pairs]),
         there={role: held(index, releases) for role, index in indexes.items()},
     )
@@ -440,9 +433,8 @@ def _action(arguments: argparse.Namespace) -> int:
 
 def add_manifest_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what a manifest states and where it goes."""
-    parser.add_argument("--nightly-manifest", type=Path, help="the nightly's own manifest")
     parser.add_argument("--run", default=os.environ.get("GITHUB_RUN_ID") or "by-hand")
-    parser.add_argument("--commit", help="what was built; HEAD or the nightly manifest's if unset")
+    parser.add_argument("--commit", help="what was built; as the build or HEAD says if unset")
     parser.add_argument(
         "--manifests",
         type=Path,
@@ -457,7 +449,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="stage", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="where the build put the files")
-    parser.add_argument("--channel", choices=sorted(CHANNELS), required=True)
+    parser.add_argument("--channel", choices=CHANNELS, required=True)
     parser.add_argument("--only", action="append", default=[], help="a distribution; repeatable")
     parser.add_argument("--abis", action="append", default=[], help="an ABI; repeatable")
     parser.add_argument("--publish", choices=("yes", "no"), default="yes", help="no: sizes only")

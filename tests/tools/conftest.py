@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from repositories import Repository, run
+
+if TYPE_CHECKING:
+    from staging_world import World
 
 PYPROJECT = """\
 [build-system]
@@ -99,3 +103,12 @@ def bare(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return make
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Three indexes, a mail server and a project of three wheels."""
+    from staging_world import create, mail_server
+
+    with create(tmp_path) as found, mail_server(found.port, found.mailbox):
+        yield found

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,12 +19,6 @@ from package_index import IndexFile
 from publishing import Entry, Held, Manifest, parse_manifest, write_manifest
 from staging_world import NIGHTLY, RELEASE, World, arguments_of_children, leaks, mail_server
 from two_wheels import stand_in
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with staging_world.create(tmp_path) as found, mail_server(found.port, found.mailbox):
-        yield found
 
 
 def execute(world: World, manifest: Path) -> subprocess.CompletedProcess[str]:
@@ -75,23 +69,21 @@ def test_without_execute_nothing_is_written(world: World) -> None:
     assert not (world.folder / "gate").exists()
 
 
-@pytest.mark.parametrize(
-    ("point", "number"),
-    [
-        ("after-mail", 1),
-        ("after-upload", 1),
-        ("after-upload", 2),
-        ("after-upload", 3),
-        ("after-delete", 1),
-        ("after-delete", 3),
-    ],
-)
-def test_a_killed_run_is_finished_by_the_next(world: World, point: str, number: int) -> None:
+def test_a_run_that_is_killed_at_every_step_is_finished_by_the_next(world: World) -> None:
     manifest = world.staged_manifest(NIGHTLY)
-    world.kill_at(point, number, "gate", str(manifest), "--execute")
+    steps = [("after-mail", 1)]
+    steps += [("after-upload", 1)] * 3
+    steps += [("after-delete", 1)] * 3
+    steps += [("after-mail", 1)]
+    for point, number in steps:
+        world.kill_at(point, number, "gate", str(manifest), "--execute")
     done = execute(world, manifest)
     assert done.returncode == 0, done.stdout
     is_complete(world)
+    assert [subject.split()[1] for subject in world.mailbox.subjects] == [
+        *["accepted:"] * 2,
+        *["published:"] * 2,
+    ]
 
 
 def test_no_server_ever_misses_what_a_killed_run_sent(world: World) -> None:
