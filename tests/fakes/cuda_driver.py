@@ -157,12 +157,21 @@ def cuda(
     _forget()
 
 
+_REMEMBERED = (
+    registry._load,
+    registry._is_built,
+    libcuda._open,
+    libcuda._open_launch,
+    libnvrtc._open,
+    libnvrtc._default_names,
+    calls._decide_scaled_mm,
+    calls._decide_accumulate,
+)
+
+
 def _forget() -> None:
-    cached = (registry._load, registry._is_built, libcuda._open, libcuda._open_launch)
-    for each in (*cached, libnvrtc._open, libnvrtc._default_names):
+    for each in _REMEMBERED:
         each.cache_clear()
-    for decisions in (calls._decide_scaled_mm, calls._decide_accumulate):
-        decisions.cache_clear()
     loader.forget()
 
 
