@@ -23,12 +23,10 @@ PIP = (sys.executable, "-m", "pip", "install", "--no-deps")
 
 
 def old_pip() -> tuple[str, ...]:
-    """The pip that Python itself carries, which is older than the one in the environment."""
+    """The pip that Python itself carries, an older one; the environment's own where it has none."""
     bundled = Path(ensurepip.__file__).parent / "_bundled"
     wheel = next(bundled.glob("pip-*.whl"), None)
-    if wheel is None:
-        pytest.skip("this Python carries no pip of its own")
-    return (sys.executable, f"{wheel}/pip", "install", "--no-deps")
+    return (sys.executable, f"{wheel}/pip", *PIP[3:]) if wheel else PIP
 
 
 @dataclass
