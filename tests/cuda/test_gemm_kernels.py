@@ -1,0 +1,133 @@
+"""Every CUDA module on this machine's GPU, from its fatbin and from NVRTC, bit for bit.
+
+The reference runs on the CPU. Operands lie among NaN codes and outputs among guard words. A module
+that is not meant for the GPU is skipped with that reason; one whose binary is missing, or whose
+gates do not pass although it is not gated, fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from harness import PAIRS, PLANS, SHAPES, Pair, edges, every_pair, make_request
+from mmaemu.backends import reference
+from mmaemu.backends.base import AccumulateRequest
+from mmaemu.backends.cuda import backends
+from mmaemu.backends.cuda.backend import CudaBackend
+from mmaemu.gemm import epilogue as epilogues
+from mmaemu.gemm import execute
+from mmaemu.instruction.models import get_preset
+from mmaemu.testing import assert_bitwise_equal
+from mmaemu.testing.operands import FAMILIES, operands
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+CUDA = torch.device("cuda")
+# Which rung of the ladder a module comes from: NVRTC where the fatbin is made to fail.
+RUNGS = {"fatbin": "", "NVRTC": "cuda-fatbin-manifest"}
+GUARD = 64
+GUARD_BITS = 0x7FC0BEEF
+
+
+class Row(NamedTuple):
+    """One row of the table: a module as it was loaded."""
+
+    backend: CudaBackend
+    model: str
+    formats: tuple[Pair, ...]
+    alignment: int
+
+
+@pytest.fixture(params=list(product((b.name for b in backends()), RUNGS)), ids="-".join)
+def row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Row:
+    name, rung = request.param
+    monkeypatch.setenv("MMAEMU_TEST_FAULT", RUNGS[rung])
+    backend = next(each for each in backends() if each.name == name)
+    status = backend.status(CUDA)
+    if not status.available:
+        gates = [verdict for verdict in backend.verdicts(CUDA) if not verdict.passed]
+        if "not meant for" in status.reason or (backend.gated and gates):
+            pytest.skip(status.reason)
+        pytest.fail(status.reason)
+    kernel = backend.kernels[0]
+    assert ("NVRTC" in str(status.source)) == (rung == "NVRTC"), status.source
+    return Row(backend, kernel.model, kernel.formats, kernel.alignment)
+
+
+def on_device(request: AccumulateRequest, alignment: int) -> AccumulateRequest:
+    """The request with operands on the GPU, in a larger block of NaN codes."""
+
+    def moved(codes: torch.Tensor, pad: int) -> torch.Tensor:
+        rows, depth = codes.shape
+        pitch = -(-(depth + pad) // alignment) * alignment
+        block = torch.full((rows * pitch + 256,), 0xFF, dtype=torch.uint8, device=CUDA)
+        first = 128 + pad % alignment
+        view = block[first : first + rows * pitch].view(rows, pitch)[:, :depth]
+        return view.copy_(codes)
+
+    return replace(request, a=moved(request.a, 3), b=moved(request.b, 5))
+
+
+def check(row: Row, request: AccumulateRequest, what: str) -> None:
+    count = request.M * request.N
+    block = torch.full((count + 2 * GUARD,), GUARD_BITS, dtype=torch.int32, device=CUDA)
+    out = block[GUARD : GUARD + count].view(torch.float32).view(request.M, request.N)
+    moved = on_device(request, row.alignment)
+    assert row.backend.refusal(moved) is None
+    row.backend.accumulate(moved, out)
+    actual = out.cpu()
+    guards = torch.cat((block[:GUARD], block[GUARD + count :]))
+    assert bool((guards == GUARD_BITS).all()), f"{row.backend.name} {what}: beside the output"
+    wanted = execute.accumulate(reference.accumulate, request)
+    assert_bitwise_equal(actual, wanted, msg=f"{row.backend.name} {what}")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_plans_and_formats(row: Row, family: str) -> None:
+    model = get_preset(row.model, warn=False)
+    for index, (formats, plan) in enumerate(product(row.formats, PLANS)):
+        shape = SHAPES[index % len(SHAPES)]
+        codes = operands(family, *shape, formats=formats, seed=index)
+        request = make_request(codes, formats, model, plan, pad=0, offset=0)
+        check(row, request, f"{family} {formats} {shape} {plan} seed {index}")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_sizes_at_the_edges(row: Row, seed: int) -> None:
+    model = get_preset(row.model, warn=False)
+    for edge in edges(seed, 40):
+        formats = edge.formats if edge.formats in row.formats else row.formats[0]
+        codes = operands("uniform", *edge.shape, formats=formats, seed=edge.seed)
+        request = make_request(codes, formats, model, edge.plan, pad=0, offset=0)
+        check(row, request, f"{edge}")
+
+
+def test_every_pair_of_codes(row: Row) -> None:
+    model = get_preset(row.model, warn=False)
+    for formats in row.formats:
+        for lead, family in ((0, "uniform"), (model.dot_length, "spread")):
+            codes = every_pair(formats, lead, family)
+            request = make_request(codes, formats, model, PLANS[0], pad=0, offset=0)
+            check(row, request, f"all pairs {formats} after {lead} {family}")
+
+
+@pytest.mark.parametrize("out_dtype", sorted(map(str, (torch.float32, torch.bfloat16))))
+def test_the_fused_epilogue(row: Row, out_dtype: str) -> None:
+    dtype = getattr(torch, out_dtype.removeprefix("torch."))
+    model = get_preset(row.model, warn=False)
+    formats = row.formats[0] if len(row.formats) == 1 else PAIRS[1]
+    for family, scale in product(("spread", "nonfinite"), (-0.37, 2.0**100, 0.0, float("inf"))):
+        codes = operands(family, 48, 257, 96, formats=formats, seed=7)
+        request = make_request(codes, formats, model, PLANS[0], pad=0, offset=0)
+        scales = [torch.tensor(value, dtype=torch.float32) for value in (scale, 1.0)]
+        prepared = epilogues.prepare(scales[0], scales[1], out_dtype=dtype)
+        wanted = execute.execute(reference.accumulate, request, prepared)
+        there = [each.cuda() for each in scales]
+        unread = epilogues.unread(there[0], there[1], out_dtype=dtype)
+        actual = row.backend.execute(on_device(request, row.alignment), unread)
+        assert_bitwise_equal(actual.cpu(), wanted, msg=f"{row.backend.name} {family} {scale}")
