@@ -13,6 +13,8 @@ namespace mmaemu_host
 
 enum unit { UNIT_FP16 = 0, UNIT_BF16 = 1, UNIT_FP8 = 2, UNIT_WGMMA_FP8 = 3, UNIT_COUNT = 4 };
 
+enum { WARP_SIZE = 32 };
+
 enum rounding { ROUND_TOWARD_ZERO = 0, ROUND_NEAREST = 1, ROUND_DOWN = 2 };
 
 /* Numbers only, in the order of tools/host_cuda.py. The first five are those of numerics/fdpa.h. */
@@ -281,6 +283,53 @@ static inline void multiply_warp(float *d, const mmaemu_u32 *a, const mmaemu_u32
     fragments mine = {unit, format_a, format_b, depth, a, b, d};
     lane request = {WARP_FUNCTION, 0xFFFFFFFFu, 0, 0, 32, multiply_fragments, &mine, where};
     warp_wait(request);
+}
+
+/* An operand of wgmma in shared memory, in blocks of 8 lines x 16 bytes. */
+struct operand_in_memory {
+    const unsigned char *start;
+    unsigned k_stride;    /* Bytes to the next block in k. */
+    unsigned line_stride; /* Bytes to the next 8 lines. */
+};
+
+/* 32 codes of one line. */
+static inline void read_line(const operand_in_memory &from, unsigned line, int format,
+                             const tensor_core_model &model, vector &to)
+{
+    to.special = 0;
+    for (unsigned k = 0; k < 32; ++k) {
+        const unsigned char code = from.start[k / 16 * from.k_stride + line / 8 * from.line_stride +
+                                              line % 8 * 16 + k % 16];
+        to.values[k] = operand(code, format, model);
+        to.special |= is_special(code, format);
+    }
+}
+
+/* wgmma.m64n64k32 for one of its 128 threads, which computes its own part: warp w has the rows
+ * from 16 w on, d[4 j + 2 i + h] is row lane / 4 + 8 i, column 8 j + 2 (lane % 4) + h. */
+static inline void multiply_in_memory(float (&d)[32], const operand_in_memory &a,
+                                      const operand_in_memory &b, int format_a, int format_b,
+                                      unsigned thread)
+{
+    const tensor_core_model &model = tensor_core[UNIT_WGMMA_FP8];
+    const int fraction_a = mmaemu_format_of(format_a).fraction_bits;
+    const int fraction_b = mmaemu_format_of(format_b).fraction_bits;
+    const unsigned lane_index = thread % WARP_SIZE;
+    vector rows[2];
+    vector column;
+    for (unsigned i = 0; i < 2; ++i)
+        read_line(a, thread / WARP_SIZE * 16 + lane_index / 4 + 8 * i, format_a, model, rows[i]);
+    for (unsigned j = 0; j < 16; ++j) {
+        read_line(b, j / 2 * 8 + lane_index % 4 * 2 + j % 2, format_b, model, column);
+        for (unsigned i = 0; i < 2; ++i) {
+            float &target = d[j / 2 * 4 + i * 2 + j % 2];
+            mmaemu_u32 result = MMAEMU_FP32_NAN;
+            if (!rows[i].special && !column.special)
+                result = one_output(rows[i].values, column.values, 32, fraction_a, fraction_b,
+                                    model, float_bits(target));
+            target = bits_float(result);
+        }
+    }
 }
 
 } // namespace mmaemu_host

@@ -8,6 +8,7 @@
 
 struct mmaemu_decode_table {
     static const int SCALE = MMAEMU_BIAS - 127;
+    static const int DECODES = 1;
 
     struct panels {
         float value[MMAEMU_LENGTH][MMAEMU_LINES];

@@ -55,6 +55,55 @@ MMAEMU_DEVICE void mmaemu_mma_fp16_k8(float (&d)[4], const mmaemu_u32 (&a)[2], m
         : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
+/* d += a * b of 128 threads: 64 x 32 times 32 x 64 bytes in shared memory, d as the PTX ISA says
+ * for wgmma.m64n64k32. An operand lies in blocks of 8 lines x 16 bytes. */
+typedef mmaemu_u64 mmaemu_operand;
+
+/* start: of the first block; strides in bytes: to the next block in k, and to the next 8 lines. */
+MMAEMU_DEVICE mmaemu_operand mmaemu_describe(const mmaemu_u8 *start, mmaemu_u32 k_stride,
+                                             mmaemu_u32 line_stride)
+{
+    const mmaemu_u32 address = (mmaemu_u32)__cvta_generic_to_shared(start);
+    return (mmaemu_u64)(address >> 4 & 0x3FFFu) | (mmaemu_u64)(k_stride >> 4) << 16 |
+           (mmaemu_u64)(line_stride >> 4) << 32;
+}
+
+/* What was written to shared memory is there for the matrix unit; before a barrier. */
+MMAEMU_DEVICE void mmaemu_show_to_unit()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+MMAEMU_DEVICE void mmaemu_wgmma_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+MMAEMU_DEVICE void mmaemu_wgmma_end()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::
+                     : "memory");
+}
+
+#define MMAEMU_FOUR(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define MMAEMU_WGMMA(NAME, TYPE_A, TYPE_B)                                                         \
+    MMAEMU_DEVICE void NAME(float (&d)[32], mmaemu_operand a, mmaemu_operand b)                    \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.f32." TYPE_A "." TYPE_B " "           \
+                     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20," \
+                     "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},%32,%33,1,1,1;"                 \
+                     : MMAEMU_FOUR(d, 0), MMAEMU_FOUR(d, 4), MMAEMU_FOUR(d, 8),                    \
+                       MMAEMU_FOUR(d, 12), MMAEMU_FOUR(d, 16), MMAEMU_FOUR(d, 20),                 \
+                       MMAEMU_FOUR(d, 24), MMAEMU_FOUR(d, 28)                                      \
+                     : "l"(a), "l"(b));                                                            \
+    }
+MMAEMU_WGMMA(mmaemu_wgmma_e4m3_e4m3, "e4m3", "e4m3")
+MMAEMU_WGMMA(mmaemu_wgmma_e4m3_e5m2, "e4m3", "e5m2")
+MMAEMU_WGMMA(mmaemu_wgmma_e5m2_e4m3, "e5m2", "e4m3")
+MMAEMU_WGMMA(mmaemu_wgmma_e5m2_e5m2, "e5m2", "e5m2")
+#undef MMAEMU_WGMMA
+#undef MMAEMU_FOUR
+
 #else
 
 #include <cuda_on_host.h>
@@ -92,6 +141,37 @@ MMAEMU_DEVICE void mmaemu_mma_fp16_k8(float (&d)[4], const mmaemu_u32 (&a)[2], m
     mmaemu_host::multiply_warp(d, a, &b, mmaemu_host::UNIT_FP16, MMAEMU_FP16, MMAEMU_FP16, 8,
                                MMAEMU_HERE);
 }
+
+typedef mmaemu_host::operand_in_memory mmaemu_operand;
+
+MMAEMU_DEVICE mmaemu_operand mmaemu_describe(const mmaemu_u8 *start, mmaemu_u32 k_stride,
+                                             mmaemu_u32 line_stride)
+{
+    return {start, k_stride, line_stride};
+}
+
+MMAEMU_DEVICE void mmaemu_show_to_unit()
+{
+}
+
+MMAEMU_DEVICE void mmaemu_wgmma_begin()
+{
+}
+
+MMAEMU_DEVICE void mmaemu_wgmma_end()
+{
+}
+
+#define MMAEMU_WGMMA(NAME, FORMAT_A, FORMAT_B)                                                     \
+    MMAEMU_DEVICE void NAME(float (&d)[32], mmaemu_operand a, mmaemu_operand b)                    \
+    {                                                                                              \
+        mmaemu_host::multiply_in_memory(d, a, b, FORMAT_A, FORMAT_B, threadIdx.x % 128u);          \
+    }
+MMAEMU_WGMMA(mmaemu_wgmma_e4m3_e4m3, MMAEMU_E4M3, MMAEMU_E4M3)
+MMAEMU_WGMMA(mmaemu_wgmma_e4m3_e5m2, MMAEMU_E4M3, MMAEMU_E5M2)
+MMAEMU_WGMMA(mmaemu_wgmma_e5m2_e4m3, MMAEMU_E5M2, MMAEMU_E4M3)
+MMAEMU_WGMMA(mmaemu_wgmma_e5m2_e5m2, MMAEMU_E5M2, MMAEMU_E5M2)
+#undef MMAEMU_WGMMA
 
 #endif
 

@@ -32,6 +32,7 @@
 
 struct mmaemu_dummy_accumulator {
     static const int SCALE = 0;
+    static const int DECODES = 1;
 
     struct panels {
         mmaemu_u32 power[MMAEMU_LENGTH / 2][MMAEMU_LINES]; /* bf16, two k each. */

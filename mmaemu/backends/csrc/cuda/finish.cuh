@@ -86,6 +86,13 @@ MMAEMU_DEVICE int mmaemu_is_infinite(mmaemu_u32 code, int format)
     return format == MMAEMU_E5M2 && (code & 0x7Fu) == 0x7Cu;
 }
 
+/* Not zero where one of four codes is not finite. */
+MMAEMU_DEVICE mmaemu_u32 mmaemu_not_finite(mmaemu_u32 codes, int format)
+{
+    const mmaemu_u32 first = format == MMAEMU_E4M3 ? 0x7F7F7F7Fu : 0x7C7C7C7Cu;
+    return __vcmpgeu4(codes & 0x7F7F7F7Fu, first);
+}
+
 /* The IEEE sum of one output if it is not finite, else 0 (N18). Reads all codes of both lines. */
 MMAEMU_DEVICE mmaemu_u32 mmaemu_nonfinite_sum(const struct mmaemu_cuda_request &request,
                                               mmaemu_i64 row, mmaemu_i64 column)

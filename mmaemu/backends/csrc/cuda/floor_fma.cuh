@@ -18,6 +18,7 @@
 
 template <class Exponents> struct mmaemu_floor_fma {
     static const int SCALE = MMAEMU_BIAS - 127;
+    static const int DECODES = 1;
 
     struct panels {
         float value[MMAEMU_LENGTH][MMAEMU_LINES];

@@ -152,6 +152,26 @@ MMAEMU_DEVICE void mmaemu_pack(struct mmaemu_simt_memory<Algorithm> &memory,
         memory.met[line] = 1;
 }
 
+/* The same for an algorithm that wants codes only: words of four, and no table. */
+template <class Algorithm>
+MMAEMU_DEVICE void mmaemu_pack_codes(const struct mmaemu_cuda_request &request,
+                                     struct mmaemu_simt_memory<Algorithm> &memory,
+                                     const mmaemu_u32 (&codes)[MMAEMU_PART / 4])
+{
+    const int line = (int)threadIdx.x % MMAEMU_LINES;
+    const int first = (int)threadIdx.x / MMAEMU_LINES * MMAEMU_PART / 4;
+    const int format = line < MMAEMU_TILE ? request.format_a : request.format_b;
+    mmaemu_u32 met = 0;
+    int i;
+#pragma unroll
+    for (i = 0; i < MMAEMU_PART / 4; ++i) {
+        memory.panels.codes[first + i][line] = codes[i];
+        met |= mmaemu_not_finite(codes[i], format);
+    }
+    if (met)
+        memory.met[line] = 1;
+}
+
 /* Four rows or columns as one word of 16 bytes. */
 MMAEMU_DEVICE void mmaemu_load_four(const mmaemu_u32 *from, mmaemu_u32 (&to)[4])
 {
@@ -215,7 +235,8 @@ MMAEMU_DEVICE int mmaemu_column_of_thread()
 
 /* One run of the plan: all of its steps, then its folds. */
 template <class Algorithm>
-MMAEMU_DEVICE void mmaemu_simt_run(struct mmaemu_simt_memory<Algorithm> &memory,
+MMAEMU_DEVICE void mmaemu_simt_run(const struct mmaemu_cuda_request &request,
+                                   struct mmaemu_simt_memory<Algorithm> &memory,
                                    const struct mmaemu_source &source, const struct mmaemu_run &run,
                                    struct mmaemu_partial &partial)
 {
@@ -227,7 +248,10 @@ MMAEMU_DEVICE void mmaemu_simt_run(struct mmaemu_simt_memory<Algorithm> &memory,
 #pragma unroll 1
     for (k = run.begin; k < run.end; k += MMAEMU_LENGTH) {
         __syncthreads();
-        mmaemu_pack<Algorithm>(memory, codes);
+        if constexpr (Algorithm::DECODES)
+            mmaemu_pack<Algorithm>(memory, codes);
+        else
+            mmaemu_pack_codes<Algorithm>(request, memory, codes);
         __syncthreads();
         mmaemu_load_codes(source, k + MMAEMU_LENGTH, run.end, codes);
         Algorithm::block(memory.panels, row, column, partial.chain);
@@ -256,15 +280,17 @@ MMAEMU_DEVICE void mmaemu_simt_gemm(const struct mmaemu_cuda_request &request,
         partial.slot[i][j] = 0.0f;
         partial.total[i][j] = 0.0f;
     }
-    mmaemu_fill_table<Algorithm>(memory.table[0], request.format_a, 0);
-    mmaemu_fill_table<Algorithm>(memory.table[1], request.format_b, 1);
+    if constexpr (Algorithm::DECODES) {
+        mmaemu_fill_table<Algorithm>(memory.table[0], request.format_a, 0);
+        mmaemu_fill_table<Algorithm>(memory.table[1], request.format_b, 1);
+    }
     if (threadIdx.x < MMAEMU_LINES)
         memory.met[threadIdx.x] = 0;
     if (threadIdx.x == 0)
         memory.walk = mmaemu_walk_start();
 #pragma unroll 1
     while (mmaemu_next_run(plan, memory.walk, memory.run, memory.more))
-        mmaemu_simt_run<Algorithm>(memory, source, memory.run, partial);
+        mmaemu_simt_run<Algorithm>(request, memory, source, memory.run, partial);
     MMAEMU_EACH
     memory.sums[row + i][column + j] = partial.total[i][j];
     __syncthreads();
