@@ -79,7 +79,12 @@ ISAS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "aarch64": {"NEON": ("-mno-outline-atomics",)},
 }
 BASELINE: Final = {"x86_64": ("-mcpu=x86_64",), "aarch64": ("-mno-outline-atomics",)}
-KERNELS: Final = {"floor_fma": ROUNDING, "wide": ROUNDING, "cvtt": ()}
+KERNELS: Final = {
+    "floor_fma": ROUNDING,
+    "floor_fma_double": ROUNDING,
+    "wide": ROUNDING,
+    "cvtt": (),
+}
 ONCE: Final = {"entry": (), "scalar": (), "finish": (), "freestanding": ("-fno-builtin",)}
 
 

@@ -39,7 +39,8 @@ from mmaemu.instruction.models import get_preset
 from mmaemu.testing import assert_bitwise_equal
 from mmaemu.testing.operands import FAMILIES, operands
 
-MODELS = tuple(get_preset(name, warn=False) for name in ("ada", "hopper", "b200_mma_sync"))
+PRESETS = ("ada", "hopper", "b200_mma_sync", "tcgen05_f8f6f4_fp32")
+MODELS = tuple(get_preset(name, warn=False) for name in PRESETS)
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,10 @@ def can_run(row: Kernel, request: AccumulateRequest) -> bool:
     model = request.model
     if row.kernel == "floor_fma":
         return model.fraction_bits == 13 and not model.late_c
-    return row.kernel != "cvtt" or model.dot_length <= 32
+    if row.kernel == "floor_fma_double":
+        return model.fraction_bits >= 13 and not model.late_c
+    # cvtt sums in 32 bits.
+    return row.kernel != "cvtt" or model.name != "tcgen05_f8f6f4_fp32" and model.dot_length <= 32
 
 
 def run(row: Kernel, request: AccumulateRequest, *, threads: int = 1) -> torch.Tensor:

@@ -63,7 +63,7 @@ MEANING: Final = {
     "sse2": "SSE2",
     "scalar": "plain C, one output at a time",
 }
-PREFERRED: Final = ("floor_fma", "cvtt", "wide")
+PREFERRED: Final = ("floor_fma", "floor_fma_double", "cvtt", "wide")
 """Kernels from fastest to slowest; the scalar one is a backend of its own."""
 
 PRODUCTS_PER_THREAD: Final = 1 << 21

@@ -17,7 +17,7 @@ BIN: Final = Path(__file__).with_name("bin")
 MANIFEST: Final = "manifest.json"
 ABI: Final = 1
 NO_FLOOR: Final = -(1 << 31)
-KERNELS: Final = ("scalar", "cvtt", "wide", "floor_fma")
+KERNELS: Final = ("scalar", "cvtt", "wide", "floor_fma", "floor_fma_double")
 ISAS: Final = ("scalar", "sse2", "avx2", "avx512", "neon")
 OK, BAD_SIZE, BAD_MODEL, BAD_ISA, BAD_SCRATCH, NONFINITE = range(6)
 

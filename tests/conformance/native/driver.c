@@ -44,7 +44,7 @@ static int below(struct source *source, int limit)
     return (next_byte(source) * 256 + next_byte(source)) % limit;
 }
 
-static const char *const KERNELS[] = {"scalar", "cvtt", "wide", "floor_fma"};
+static const char *const KERNELS[] = {"scalar", "cvtt", "wide", "floor_fma", "floor_fma_double"};
 static const char *const ISAS[] = {"scalar", "sse2", "avx2", "avx512", "neon"};
 
 /* Codes of one kind: anything, near one exponent, small, or mostly zero. */

@@ -23,7 +23,8 @@ enum mmaemu_kernel {
     MMAEMU_KERNEL_CVTT = 1,      /* Products truncated by float-to-int conversion: second oracle. */
     MMAEMU_KERNEL_WIDE = 2,      /* Products truncated in double: every F up to 40. */
     MMAEMU_KERNEL_FLOOR_FMA = 3, /* Floor by a toward-zero FMA, plus a count: F = 13. */
-    MMAEMU_KERNEL_COUNT = 4
+    MMAEMU_KERNEL_FLOOR_FMA_DOUBLE = 4, /* The same in double: F from 13 to 40. */
+    MMAEMU_KERNEL_COUNT = 5
 };
 
 enum mmaemu_isa {
@@ -106,7 +107,8 @@ extern const struct mmaemu_entry mmaemu_scalar;
 #define MMAEMU_DECLARE(isa)                                                                        \
     extern const struct mmaemu_entry mmaemu_cvtt_##isa;                                            \
     extern const struct mmaemu_entry mmaemu_wide_##isa;                                            \
-    extern const struct mmaemu_entry mmaemu_floor_fma_##isa;
+    extern const struct mmaemu_entry mmaemu_floor_fma_##isa;                                       \
+    extern const struct mmaemu_entry mmaemu_floor_fma_double_##isa;
 #if defined(__x86_64__)
 MMAEMU_DECLARE(sse2)
 MMAEMU_DECLARE(avx2)

@@ -75,6 +75,8 @@ static const struct mmaemu_entry *entry_of(int kernel, int isa)
         {&mmaemu_cvtt_sse2, &mmaemu_cvtt_sse2, &mmaemu_cvtt_avx2, &mmaemu_cvtt_avx512, 0},
         {&mmaemu_wide_sse2, &mmaemu_wide_sse2, &mmaemu_wide_avx2, &mmaemu_wide_avx512, 0},
         {0, &mmaemu_floor_fma_sse2, &mmaemu_floor_fma_avx2, &mmaemu_floor_fma_avx512, 0},
+        {0, &mmaemu_floor_fma_double_sse2, &mmaemu_floor_fma_double_avx2,
+         &mmaemu_floor_fma_double_avx512, 0},
     };
 #else
     static const struct mmaemu_entry *const table[MMAEMU_KERNEL_COUNT][MMAEMU_ISA_COUNT] = {
@@ -82,6 +84,7 @@ static const struct mmaemu_entry *entry_of(int kernel, int isa)
         {&mmaemu_cvtt_neon, 0, 0, 0, &mmaemu_cvtt_neon},
         {&mmaemu_wide_neon, 0, 0, 0, &mmaemu_wide_neon},
         {0, 0, 0, 0, &mmaemu_floor_fma_neon},
+        {0, 0, 0, 0, &mmaemu_floor_fma_double_neon},
     };
 #endif
     if (kernel < 0 || kernel >= MMAEMU_KERNEL_COUNT || isa < 0 || isa >= MMAEMU_ISA_COUNT)
@@ -146,14 +149,22 @@ static int products_per_sum(const struct mmaemu_request *r)
     return longest * (r->dot_length / r->residues);
 }
 
+/* What both floor-FMA kernels need; nothing is cut while E - F <= -32. */
+static int floor_fma_takes(const struct mmaemu_request *r)
+{
+    return r->format_a <= MMAEMU_E5M2 && r->format_b <= MMAEMU_E5M2 &&
+           (r->dot_length == 16 || r->dot_length == 32) && r->groups == 1 && !r->late &&
+           r->operand_floor == MMAEMU_NO_FLOOR && r->min_exponent <= r->fraction_bits - 32 &&
+           r->k < 1 << 25;
+}
+
 /* What a kernel cannot do is refused here, so that no kernel needs to look again. */
 static int check_kernel(const struct mmaemu_request *r)
 {
     if (r->kernel == MMAEMU_KERNEL_FLOOR_FMA)
-        return r->format_a <= MMAEMU_E5M2 && r->format_b <= MMAEMU_E5M2 &&
-               (r->dot_length == 16 || r->dot_length == 32) && r->fraction_bits == 13 &&
-               r->result_fraction_bits == 13 && r->groups == 1 && !r->late &&
-               r->operand_floor == MMAEMU_NO_FLOOR && r->min_exponent <= -19 && r->k < 1 << 25;
+        return floor_fma_takes(r) && r->fraction_bits == 13 && r->result_fraction_bits == 13;
+    if (r->kernel == MMAEMU_KERNEL_FLOOR_FMA_DOUBLE)
+        return floor_fma_takes(r) && r->fraction_bits >= 13;
     if (r->kernel == MMAEMU_KERNEL_CVTT)
         return both_8_bit(r) && r->dot_length <= 32 && r->min_exponent <= -32 &&
                products_per_sum(r) * 113 + 64 <

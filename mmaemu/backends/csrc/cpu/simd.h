@@ -12,21 +12,25 @@
 #include <immintrin.h>
 #define WIDTH 16
 #define UNITS 4
+#define UNITS_OF_DOUBLES 2
 #define ISA avx512
 #elif defined(MMAEMU_ISA_IS_AVX2)
 #include <immintrin.h>
 #define WIDTH 8
 #define UNITS 2
+#define UNITS_OF_DOUBLES 1
 #define ISA avx2
 #elif defined(MMAEMU_ISA_IS_SSE2)
 #include <emmintrin.h>
 #define WIDTH 4
 #define UNITS 2
+#define UNITS_OF_DOUBLES 1
 #define ISA sse2
 #else
 #include <arm_neon.h>
 #define WIDTH 4
 #define UNITS 4
+#define UNITS_OF_DOUBLES 2
 #define ISA neon
 #endif
 
@@ -40,6 +44,7 @@ typedef mmaemu_u32 vu __attribute__((vector_size(4 * WIDTH)));
 typedef mmaemu_i32 vi __attribute__((vector_size(4 * WIDTH)));
 typedef mmaemu_u8 vb __attribute__((vector_size(4 * WIDTH)));
 typedef signed char vs __attribute__((vector_size(4 * WIDTH)));
+typedef double vd __attribute__((vector_size(8 * WIDTH)));
 typedef vf vf_loose __attribute__((aligned(4), may_alias));
 typedef mmaemu_u8 v16 __attribute__((vector_size(16)));
 typedef v16 v16_loose __attribute__((aligned(1), may_alias));
@@ -121,6 +126,20 @@ INLINE vf multiply_add(vf a, vf b, vf c)
     return c + a * b;
 #else
     return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#endif
+}
+
+INLINE vd splat_double(const double *from)
+{
+    return (vd){0} + *from;
+}
+
+INLINE vd multiply_add_double(vd a, vd b, vd c)
+{
+#if defined(MMAEMU_ISA_IS_SSE2) || !defined(__clang__)
+    return c + a * b;
+#else
+    return __builtin_elementwise_fma(a, b, c);
 #endif
 }
 
