@@ -84,6 +84,14 @@ for mode in ("soak", "sanitize", "aarch64", "fuzz"):
     nox.session(name=mode, venv_backend="none", requires=["env"], default=False)(driver)
 
 
+@nox.session(venv_backend="none", requires=["env"], default=False)
+def channels(session: nox.Session) -> None:
+    """What pip and uv choose from an index, publications as users see them, a second index."""
+    report = "--junitxml=build/tiers/channels.xml"
+    command = ("-m", "pytest", "-q", "-m", "channels", "-n", "auto", report, "tests/tools")
+    session.run(str(SHARED), *command, *session.posargs, external=True)
+
+
 @nox.session(reuse_venv=True, default=False)
 def dist(session: nox.Session) -> None:
     """Wheel and sdist: built twice, compared, checked, with their checksums."""

@@ -205,6 +205,107 @@ def pins(
     run("pins", *wheels.split(","), *options(write=write, dry_run=dry_run, root=root))
 
 
+@task(positional=["folder"], iterable=["only", "abis"])
+def stage(  # noqa: PLR0917 - invoke makes an option of every argument
+    _: Context,
+    folder: str,
+    channel: str,
+    only: list[str] | None = None,
+    abis: list[str] | None = None,
+    publish: str = "",
+    run_id: str = "",
+    commit: str = "",
+    manifests: str = "",
+    dry_run: bool = False,
+    execute: bool = False,
+    allow_remote: bool = False,
+    root: str = "",
+) -> None:
+    """Stage built files and write the gate's manifest; without --execute only the plan."""
+    given = options(
+        channel=channel,
+        only=only,
+        abis=abis,
+        publish=publish,
+        run=run_id,
+        commit=commit,
+        manifests=manifests,
+        dry_run=dry_run,
+        execute=execute,
+        allow_remote=allow_remote,
+        root=root,
+    )
+    run("stage", folder, *given)
+
+
+@task(positional=["folder"], iterable=["only"])
+def manifest(  # noqa: PLR0917 - invoke makes an option of every argument
+    _: Context,
+    folder: str,
+    only: list[str] | None = None,
+    run_id: str = "",
+    commit: str = "",
+    manifests: str = "",
+    dry_run: bool = False,
+    root: str = "",
+) -> None:
+    """Write a further manifest for files that are staged already."""
+    given = options(
+        only=only, run=run_id, commit=commit, manifests=manifests, dry_run=dry_run, root=root
+    )
+    run("manifest", folder, *given)
+
+
+@task(positional=["manifest"])
+def gate(
+    _: Context,
+    manifest: str,
+    dry_run: bool = False,
+    execute: bool = False,
+    allow_remote: bool = False,
+    root: str = "",
+) -> None:
+    """Publish what a manifest names, file by file; without --execute only the plan."""
+    given = options(dry_run=dry_run, execute=execute, allow_remote=allow_remote, root=root)
+    run("gate", manifest, *given)
+
+
+@task(positional=["manifest"])
+def confirm(
+    _: Context, manifest: str, sums: str = "", wait: str = "", dry_run: bool = False
+) -> None:
+    """Confirm that users get what was published: files, hashes, what installers choose."""
+    run("confirm", manifest, *options(sums=sums, wait=wait, dry_run=dry_run))
+
+
+@task(iterable=["only"])
+def leftovers(  # noqa: PLR0917 - invoke makes an option of every argument
+    _: Context,
+    clean: str = "",
+    only: list[str] | None = None,
+    dry_run: bool = False,
+    execute: bool = False,
+    allow_remote: bool = False,
+    root: str = "",
+) -> None:
+    """List what lies in staging; with --clean VERSION --execute delete that version."""
+    given = options(
+        clean=clean,
+        only=only,
+        dry_run=dry_run,
+        execute=execute,
+        allow_remote=allow_remote,
+        root=root,
+    )
+    run("leftovers", *given)
+
+
+@task
+def quota(_: Context, days: str = "", sizes: str = "", root: str = "") -> None:
+    """Say how full the projects are, how long that lasts, and how to ask for more."""
+    run("quota", *options(days=days, sizes=sizes, root=root))
+
+
 @task(positional=["step"])
 def golden(  # noqa: PLR0917 - invoke makes an option of every argument
     _: Context,

@@ -27,7 +27,8 @@ TIER_OF_FOLDER = {
 }
 # Collected only when named on the command line: they need what only their own session installs.
 ON_DEMAND = frozenset({"site", "nvrtc"})
-TIERS = frozenset(TIER_OF_FOLDER.values())
+# Marked one by one: the slower tests of the channels, which fetch installers, have a session.
+TIERS = frozenset(TIER_OF_FOLDER.values()) | {"channels"}
 
 # Examples are the same on every run, and a slow machine is no failure.
 settings.register_profile("mmaemu", deadline=None, derandomize=True, print_blob=True)

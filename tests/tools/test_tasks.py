@@ -31,18 +31,24 @@ TOOLS = (
     "check_release",
     "check_repo",
     "check_workflows",
+    "confirm",
     "dist",
     "doctor",
     "downstream_bump",
     "freeze",
+    "gate",
     "generate_docs",
     "golden",
+    "leftovers",
+    "manifest",
     "nightly",
     "pins",
+    "quota",
     "release_notes",
     "run_ci",
     "sizes",
     "snapshot",
+    "stage",
     "version",
 )
 
@@ -75,6 +81,22 @@ def calls(folder: Path) -> list[list[str]]:
 
 
 CALLS = {
+    "stage dist --channel release --only a --only b --abis 2.11.0 --publish no --run-id 7": [
+        *("stage", "dist", "--channel", "release", "--only", "a", "--only", "b"),
+        *("--abis", "2.11.0", "--publish", "no", "--run", "7"),
+    ],
+    "stage build/nightly/x --channel nightly --execute --allow-remote": [
+        *("stage", "build/nightly/x", "--channel", "nightly", "--execute", "--allow-remote"),
+    ],
+    "manifest dist --dry-run": ["manifest", "dist", "--dry-run"],
+    "gate m.json --execute": ["gate", "m.json", "--execute"],
+    "confirm m.json --sums dist/SHA256SUMS --wait 60": [
+        *("confirm", "m.json", "--sums", "dist/SHA256SUMS", "--wait", "60"),
+    ],
+    "leftovers --clean 1.2.3 --only a --execute": [
+        *("leftovers", "--clean", "1.2.3", "--only", "a", "--execute"),
+    ],
+    "quota --days 60 --sizes dist": ["quota", "--days", "60", "--sizes", "dist"],
     "version 0.1.0 --date 2026-12-01": ["version", "0.1.0", "--date", "2026-12-01"],
     "version 0.1.0 --date 2026-12-01 --device-not-run T3=a --device-not-run T7=b --dry-run": [
         *("version", "0.1.0", "--date", "2026-12-01", "--device-not-run", "T3=a"),
