@@ -124,7 +124,8 @@ def nvrtc(session: nox.Session) -> None:
     session.run("python", "tools/build_fatbin.py", "--release", *session.posargs)
     compare = ("--compare", "build/fatbin-release", *session.posargs)
     session.run("python", "tools/build_fatbin.py", *compare)
-    session.run("python", "-m", "pytest", "-q", "-n", "auto", "tests/nvrtc")
+    report = "--junitxml=build/tiers/nvrtc.xml"
+    session.run("python", "-m", "pytest", "-q", "-n", "auto", report, "tests/nvrtc")
 
 
 @nox.session(venv_backend="none", requires=["env"])
