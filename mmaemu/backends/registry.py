@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mmaemu import _settings
 from mmaemu.backends.base import AccumulateRequest, Backend, BackendStatus, GateVerdict
+from mmaemu.backends.cuda.specs import by_priority
 from mmaemu.cautions import Caution
 from mmaemu.errors import BackendFallbackWarning, BackendUnavailableError
 
@@ -41,7 +42,7 @@ class Family:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("cuda", "mmaemu.backends.cuda", "cuda", ("v4", "h4", "v1", "h1")),
+    Family("cuda", "mmaemu.backends.cuda", "cuda", by_priority()),
     Family("cpu", "mmaemu.backends.cpu", "cpu", ("avx512", "avx2", "neon", "sse2", "scalar")),
     Family("reference", "mmaemu.backends.reference", None),
 )
@@ -80,22 +81,25 @@ def select(
         BackendUnavailableError: none of the backends named can run here or run this request.
     """
     passed_over: list[str] = []
+    failures: list[tuple[Family, str, str]] = []
     for family, wanted in _wanted(backend):
         missing, failed = _missing(family, request.device)
         if missing is not None:
             passed_over.append(f"{wanted or family.name}: {missing}")
-            if failed and warn:
-                _warn_once(request.device, family, missing, passed_over[-1])
+            if failed:
+                failures.append((family, missing, passed_over[-1]))
             continue
         for candidate in _load(family).backends:
             if wanted not in (None, candidate.name):
                 continue
             reason, failed = _objection(candidate, request, named=wanted is not None)
             if reason is None:
+                for failure in failures if warn else ():
+                    _warn_once(request.device, *failure)
                 return candidate, tuple(passed_over)
             passed_over.append(f"{candidate.name}: {reason}")
-            if failed and warn:
-                _warn_once(request.device, family, reason, passed_over[-1])
+            if failed:
+                failures.append((family, reason, passed_over[-1]))
     raise BackendUnavailableError(
         f"expected a backend that can run this request, got backend={backend!r}: "
         f"{'; '.join(passed_over)}. Every backend gives the same bits; pass backend='auto'"

@@ -23,7 +23,7 @@ import pytest
 import host_cuda
 from mmaemu import _settings, calls, cautions
 from mmaemu.backends import registry, sources
-from mmaemu.backends.cuda import device, launch, loader
+from mmaemu.backends.cuda import device, launch, loader, probes
 from mmaemu.backends.cuda.fatbins import MANIFEST, ROOT, SCHEMA
 from mmaemu.backends.cuda.specs import MODULES, SOURCES, ModuleSpec
 from mmaemu.bindings import libcuda, libnvrtc
@@ -99,13 +99,20 @@ class FakeCuda:
         """Empty the log."""
         self.library.fake_forget_calls()
 
-    def run_on_host(self, *modules: str) -> None:
-        """Let launches of these modules' kernels run as they were compiled for the host."""
+    def run_on_host(self, *modules: str, tensor_core: str = "ampere") -> None:
+        """Let launches of these modules' kernels run as they were compiled for the host.
+
+        Args:
+            modules: names of modules.
+            tensor_core: the device in `host_cuda.TENSOR_CORES` whose matrix units they have.
+        """
         for name in modules:
             module = host_cuda.load(name)
+            module.set_tensor_core(host_cuda.TENSOR_CORES[tensor_core])
             address = ctypes.cast(module._launch, ctypes.c_void_p)
+            parameter = probes.Parameter if name == probes.MODULE else launch.Parameter
+            size = ctypes.c_ulonglong(ctypes.sizeof(parameter))
             for entry in host_cuda.module_spec(name).entries:
-                size = ctypes.c_ulonglong(ctypes.sizeof(launch.Parameter))
                 assert self.library.fake_host(entry.encode(), address, size) == 0
 
 

@@ -238,6 +238,17 @@ def test_where_warnings_are_errors_every_selection_raises(
                 registry.select(request_)
 
 
+def test_a_named_backend_that_failed_raises_and_does_not_warn(
+    families: dict[str, Any], request_: AccumulateRequest
+) -> None:
+    """Nothing falls back, so no slower backend computes anything."""
+    families["cpu"] = [Fake("cpu:avx2", reason="damaged", failed=True), Fake("cpu:scalar")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(BackendUnavailableError, match="cpu:avx2: damaged"):
+            registry.select(request_, "cpu:avx2")
+
+
 def test_one_cause_in_several_backends_of_a_family_warns_once(
     families: dict[str, Any], request_: AccumulateRequest
 ) -> None:

@@ -6,7 +6,7 @@ call reads no operand and no scale on the host and waits for nothing, so CUDA gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -14,15 +14,16 @@ import torch
 
 from mmaemu import _settings
 from mmaemu.backends.base import AccumulateRequest, BackendStatus, GateVerdict
-from mmaemu.backends.cuda import device, gates, launch, loader
+from mmaemu.backends.cuda import device, gates, launch, loader, probes
 from mmaemu.backends.cuda.gates import SELF_TEST, Subject
-from mmaemu.backends.cuda.specs import KERNELS, MODULES, KernelSpec, ModuleSpec
+from mmaemu.backends.cuda.specs import KERNELS, MODULES, KernelSpec, ModuleSpec, by_priority
 from mmaemu.bindings.library import NativeLibraryError
 from mmaemu.errors import BackendUnavailableError, UnsupportedFeatureError
 from mmaemu.gemm import epilogue as epilogues
 from mmaemu.instruction.models import get_preset
 
 NONE_YET: Final = "none yet"
+_PROBES: Final = next(module for module in MODULES if module.name == probes.MODULE)
 
 
 class Ready(NamedTuple):
@@ -54,7 +55,7 @@ class CudaBackend:
         self.kernels = kernels
         self.name = f"cuda:{module.name}"
         self.gated = any(kernel.gated for kernel in kernels)
-        self.gates = tuple(dict.fromkeys((SELF_TEST, *(g for k in kernels for g in k.gates))))
+        self.gates = tuple(dict.fromkeys((*(g for k in kernels for g in k.gates), SELF_TEST)))
         self.validated_on = tuple(
             name for name in kernels[0].validated_on if all(name in k.validated_on for k in kernels)
         )
@@ -240,18 +241,43 @@ def _place(where: torch.device) -> loader.Place:
 def _verdicts(
     kernel: KernelSpec, module: loader.Module, where: torch.device, *, force: bool
 ) -> tuple[GateVerdict, ...]:
-    """What the gates of a kernel say: remembered, or found out now and kept."""
-    subject = Subject(kernel, module.place.identity, module.image.sha256, "")
+    """What the gates of a kernel say: remembered, or found out now and kept.
+
+    The probes come first: a self-test may pass by luck where a property is missing.
+    """
+    asked: loader.Module | None = None
+    if kernel.gates:
+        try:
+            asked = loader.load(_PROBES, module.place, {})
+        except loader.LoadError as error:
+            reason = f"the probes cannot be loaded: {error}"
+            return (GateVerdict(kernel.gates[0], passed=False, reason=reason, seconds=0.0),)
+    image = "" if asked is None else asked.image.sha256
+    subject = Subject(kernel, module.place.identity, module.image.sha256, image)
+    # What a test forces must not be hidden by what was found before.
     found = None if force or _settings.faults() else gates.remembered(subject)
-    if found is not None:
-        return found
+    if found is None:
+        found = tuple(_found_out(kernel, module, asked, where))
+        gates.remember(subject, found)
+    return found
+
+
+def _found_out(
+    kernel: KernelSpec, module: loader.Module, asked: loader.Module | None, where: torch.device
+) -> Iterator[GateVerdict]:
+    """Run the gates up to the first that does not pass."""
+    stream = device.stream(where)
 
     def run(request: AccumulateRequest, out: torch.Tensor, scales: launch.Scales) -> None:
-        launch.run(module, kernel, request, out, scales, stream=device.stream(where))
+        launch.run(module, kernel, request, out, scales, stream=stream)
 
-    verdicts = [gates.self_test(kernel, run, where)]
-    gates.remember(subject, tuple(verdicts))
-    return tuple(verdicts)
+    if asked is not None:
+        for name in kernel.gates:
+            verdict = gates.probe(name, asked, where, stream)
+            yield verdict
+            if not verdict.passed:
+                return
+    yield gates.self_test(kernel, run, where)
 
 
 def _refusal(kernel: KernelSpec, request: AccumulateRequest) -> str | None:
@@ -296,9 +322,8 @@ def _misaligned(kernel: KernelSpec, request: AccumulateRequest) -> str | None:
 
 def backends() -> tuple[CudaBackend, ...]:
     """The backends of this family, fastest first, for the registry."""
-    kernels = sorted(KERNELS, key=lambda kernel: -kernel.priority)
     modules = {module.name: module for module in MODULES}
     return tuple(
-        CudaBackend(modules[name], tuple(kernel for kernel in kernels if kernel.module == name))
-        for name in dict.fromkeys(kernel.module for kernel in kernels)
+        CudaBackend(modules[name], tuple(kernel for kernel in KERNELS if kernel.module == name))
+        for name in by_priority()
     )

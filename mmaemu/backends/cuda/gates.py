@@ -18,11 +18,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
+from mmaemu import _settings
 from mmaemu._version import __version__
 from mmaemu.backends.base import AccumulateRequest, GateVerdict
-from mmaemu.backends.cuda import cache
-from mmaemu.backends.cuda.faults import forced
+from mmaemu.backends.cuda import cache, probes
+from mmaemu.backends.cuda.faults import fail_if_forced, forced
 from mmaemu.backends.cuda.launch import Scales
+from mmaemu.backends.cuda.loader import Module
 from mmaemu.backends.cuda.specs import KernelSpec
 from mmaemu.backends.reference import ReferenceBackend
 from mmaemu.formats import FORMATS
@@ -53,6 +55,8 @@ OUTPUTS: Final = (
     (torch.float8_e5m2, (2.0**-70, 1.1 * 2.0**-76, 2.0**120)),
 )
 """Output types, each with scale_a, scale_b and scale_result."""
+NAMED: Final = 4
+"""Wrong cases that a message names."""
 
 
 class Case(NamedTuple):
@@ -193,12 +197,53 @@ def self_test(kernel: KernelSpec, run: Run, device: torch.device) -> GateVerdict
     reason = f"{len(every)} GEMMs equal to the reference, bit for bit"
     if wrong:
         reason = f"{kernel.entry} has wrong bits in {len(wrong)} of {len(every)} GEMMs: "
-        reason += ", ".join(wrong)
+        reason += ", ".join(wrong[:NAMED]) + ", ..." * (len(wrong) > NAMED)
     return GateVerdict(SELF_TEST, not wrong, reason, _since(start))
 
 
 def _since(start: float) -> float:
     return time.perf_counter() - start
+
+
+def probe(name: str, module: Module, device: torch.device, stream: int) -> GateVerdict:
+    """Look whether a device has a property that a gated kernel borrows.
+
+    Args:
+        name: a name in `probes.PROBES`.
+        module: the loaded module of the probes.
+        device: where operands lie.
+        stream: where to launch.
+    """
+    start = time.perf_counter()
+    try:
+        fail_if_forced("cuda-probes", RuntimeError("forced by a test"))
+        subject = probes.PROBES[name]
+        words = [torch.from_numpy(each.view(np.int32)).to(device) for each in subject.operands()]
+        results = torch.full_like(words[2], -1)
+        module.launch(
+            subject.entry,
+            grid=(results.shape[0], 1),
+            threads=probes.THREADS,
+            shared_bytes=0,
+            stream=stream,
+            parameter=probes.Parameter(*(each.data_ptr() for each in (*words, results))),
+        )
+        verdict = subject.verdict(results.cpu().numpy().view(np.uint32))
+    except Exception as error:  # noqa: BLE001 - whatever happens, the kernel is not used
+        reason = f"{type(error).__name__}: {error}"
+        return GateVerdict(name, passed=False, reason=reason, seconds=_since(start))
+    return GateVerdict(name, verdict.passed, verdict.reason, _since(start))
+
+
+def probes_digest(kernel: KernelSpec) -> str:
+    """A hash of what the probes of a kernel ask."""
+    total = hashlib.sha256()
+    for name in kernel.gates:
+        subject = probes.PROBES[name]
+        total.update(f"{name} {subject.entry} {subject.assumption}".encode())
+        for words in subject.operands():
+            total.update(words.tobytes())
+    return total.hexdigest()
 
 
 class Subject(NamedTuple):
@@ -208,7 +253,7 @@ class Subject(NamedTuple):
         kernel: the kernel.
         device: name, UUID and driver version.
         image: sha256 of the kernel's image.
-        probes: sha256 of the probes' image; "" for a kernel without gates.
+        probes: sha256 of the probes' image; "" for a kernel without any.
     """
 
     kernel: KernelSpec
@@ -221,7 +266,7 @@ def _key(subject: Subject) -> str:
     kernel = subject.kernel
     wanted = hashlib.sha256(b"".join(expected(kernel.model, kernel.formats))).hexdigest()
     versions = (__version__, torch.__version__)
-    return cache.key(asdict(kernel), *subject[1:], wanted, versions)
+    return cache.key(asdict(kernel), *subject[1:], wanted, probes_digest(kernel), versions)
 
 
 def remembered(subject: Subject) -> tuple[GateVerdict, ...] | None:
@@ -232,13 +277,13 @@ def remembered(subject: Subject) -> tuple[GateVerdict, ...] | None:
         verdicts = tuple(replace(GateVerdict(**each), cached=True) for each in stored)
     except (ValueError, TypeError):
         return None
-    wanted = (SELF_TEST, *subject.kernel.gates)
+    wanted = (*subject.kernel.gates, SELF_TEST)
     names = tuple(verdict.name for verdict in verdicts)
     return verdicts if names == wanted and all(each.passed for each in verdicts) else None
 
 
 def remember(subject: Subject, verdicts: tuple[GateVerdict, ...]) -> None:
     """Keep verdicts if all passed; a failure may be passing, so it is looked at again."""
-    if all(verdict.passed for verdict in verdicts):
+    if all(verdict.passed for verdict in verdicts) and not _settings.faults():
         content = json.dumps([asdict(verdict) for verdict in verdicts]).encode()
         cache.write(CACHE, _key(subject), content)

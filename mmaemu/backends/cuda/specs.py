@@ -303,3 +303,9 @@ KERNELS: Final = (
         gates=(_EXPONENT,),
     ),
 )
+
+
+def by_priority() -> tuple[str, ...]:
+    """The modules with kernels, in the order in which automatic selection tries them."""
+    ordered = sorted(KERNELS, key=lambda kernel: -kernel.priority)
+    return tuple(dict.fromkeys(kernel.module for kernel in ordered))
