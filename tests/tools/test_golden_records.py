@@ -146,6 +146,27 @@ def test_a_table_that_somebody_merged_or_edited_is_an_error(text: str) -> None:
         golden_records.parse_table(text)
 
 
+def test_records_are_never_merged_as_text(desk: Desk) -> None:
+    shutil.copy(ROOT / ".gitattributes", desk.dev.root)
+    desk.dev.write(TABLE, format_row(1) + format_row(2))
+    desk.dev.commit("records")
+    tips = []
+    for number in (3, 4):
+        desk.dev.git("checkout", "--quiet", "-b", f"side-{number}", "main")
+        old = (desk.dev.root / TABLE).read_text(encoding="utf-8")
+        desk.dev.write(TABLE, format_row(number) + old if number == 3 else old + format_row(number))
+        tips.append(desk.dev.commit(f"row {number}"))
+    done = subprocess.run(
+        ["git", "merge", "--quiet", tips[0]], cwd=desk.dev.root, capture_output=True, check=False
+    )
+    assert done.returncode == 1
+    assert "<<<<" not in (desk.dev.root / TABLE).read_text(encoding="utf-8")
+
+
+def format_row(number: int) -> str:
+    return f"row {number}\n"
+
+
 # --- recording -----------------------------------------------------------------------------------
 
 
