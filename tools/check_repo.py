@@ -160,10 +160,11 @@ def _version(facts: RepoFacts) -> str:
 
 
 def _settings_are_known(facts: RepoFacts) -> Findings:
-    known = {setting.name for setting in SETTINGS}
-    for file, text in _texts(facts):
-        if file.path.endswith(C_SOURCES):
-            continue  # There the prefix keeps macros apart.
+    texts = list(_texts(facts))
+    # In C the prefix keeps macros apart, which the tools that compile it name as well.
+    macros = (VARIABLE.findall(text) for file, text in texts if file.path.endswith(C_SOURCES))
+    known = {setting.name for setting in SETTINGS}.union(*macros)
+    for file, text in texts:
         for number, line in enumerate(text.splitlines(), start=1):
             for name in VARIABLE.findall(line):
                 if name not in known:

@@ -259,7 +259,8 @@ def test_a_third_partys_text_is_kept_to_the_letter(repo: RepoFacts) -> None:
 
 
 def test_a_macro_is_no_variable(repo: RepoFacts) -> None:
-    assert found("REPO202", with_file(repo, "mmaemu/a.h", f"#define {UNKNOWN} 1\n")) == []
+    facts = with_file(repo, "mmaemu/a.h", f"#define {UNKNOWN} 1\n")
+    assert found("REPO202", with_file(facts, "tools/a.py", f'FLAG = "-D{UNKNOWN}"\n')) == []
 
 
 def test_ci_runs_the_readmes_test_command() -> None:
