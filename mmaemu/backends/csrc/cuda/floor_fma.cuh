@@ -1,18 +1,50 @@
 /* Floor by a toward-zero FMA plus a count of negative inexact products, for F = 13.
  *
- * Exponents finds E of a step: `field` is the exponent field of the bf16 power of two that stands
- * for a code of that exponent, and `find` makes (E + BIAS) << 23 of the powers and the sums. */
+ * Computes: the models ada (L = 16) and hopper (L = 32) for pairs of e4m3 and e5m2, every plan, the
+ * non-finite rule and the epilogue (N2-N8, N14-N19). The exponent E of a step comes from
+ * Exponents: `field` is the exponent field of the bf16 power of two that stands for a code of that
+ * exponent, and `find` makes (E + BIAS) << 23 of the powers and the sums.
+ *
+ * Exact because (u = 2^(E - 13) is the grid of a step, p a product, c the accumulator; the hardware
+ * flushes nothing, and intrinsics state every rounding):
+ * - A product has at most 8 significant bits, and an FMA rounds only once, so p is exact in it.
+ * - The sum starts as B + trunc_u(c) + N * u with B = 1.5 * 2^(E + 10) and N <= 32. |trunc_u(c)| +
+ *   N * u + sum |p| < 2^(E + 1) + 2^(E - 8) + 32 * 3.52 * 2^E < 2^(E + 7), so it stays in the
+ *   binade of B, whose ulp is u: every FMA rounded toward zero adds floor_u(p) exactly.
+ * - trunc_u(c): c, below 2^(E + 1), plus B with the sign of c, rounded toward zero, has its
+ *   magnitude in the binade of B too; taking that B away is exact, and so is adding B + N * u.
+ * - trunc_u(p) = floor_u(p), plus u where p is negative and no multiple of u; N counts those. p is
+ *   a multiple of u iff v = la + lb - (E - 13) >= 0, with la and lb the exponents of the lowest set
+ *   bits, in [-16, 15].
+ * - N in bytes: low bytes are 47 - la, and 0 for zero, as if its la were 47. Their sum plus E + 31,
+ *   with E capped at 44, less 11, is 127 - v: bit 7 says v < 0. It never leaves [1, 190]: at most
+ *   63 + 63 + 75 - 11, and at least 0 + 0 + 12 - 11. So no byte borrows from the next one, although
+ *   the words of a have the 11 taken off beforehand. A cap of 44 keeps both kinds right: with
+ *   E - 13 >= 31 every product but zero is inexact (la + lb <= 30), and a zero is not
+ *   (47 - 16 - 31 >= 0). The sign words are zero but for bit 7, so one logical operation keeps the
+ *   negative inexact ones of four k, and a byte dot product adds 2 * 128 for each: at most 2^13,
+ *   below the exponent in the same word.
+ * - S = sum - B is exact, +0 where it is zero, and clearing its low 10 bits truncates to 13
+ *   fraction bits.
+ * - Every product and every c is a multiple of 2^-32, so nothing is cut while E <= -19: E starts
+ *   there.
+ * - Values of b, and with them all sums, are scaled by 2^-96, which makes the exponent field of c
+ *   equal to E_c + 31. Scaled sums are multiples of 2^-128, which fp32 holds, if as subnormals; B
+ *   is at least 2^-105, and E + 31 + 10 <= 254 for K < 2^181: any K.
+ *
+ * Layout: simt.cuh; panels of fp32 values [k], powers of two of two k [k / 2], and low bytes and
+ * sign bits of four k [k / 4].
+ * Preconditions: those of simt.cuh; what Exponents demands of the formats. */
 #ifndef MMAEMU_CUDA_FLOOR_FMA_CUH
 #define MMAEMU_CUDA_FLOOR_FMA_CUH
 
 #include "simt.cuh"
 
-/* Sums are scaled by 2^SCALE, so that the exponent byte of an accumulator is E + BIAS. */
+/* Sums are scaled by 2^SCALE, so that the exponent byte of an accumulator is E + BIAS. The low byte
+ * of a code is LOW_ZERO less the exponent of its lowest bit, and 0 for zero. */
 #define MMAEMU_BIAS 31
 #define MMAEMU_FLOOR (-19) /* E starts here. */
-#define MMAEMU_LOW_ZERO                                                                            \
-    47 /* Low byte of a code: 47 - (exponent of its lowest bit), 0 for zero.                       \
-        */
+#define MMAEMU_LOW_ZERO 47
 #define MMAEMU_LOW_EXCESS 11
 #define MMAEMU_HIGHEST 44 /* From this E on, every product is inexact. */
 

@@ -77,10 +77,15 @@ MMAEMU_DEVICE void mmaemu_fill_table(struct mmaemu_entry *table, int format, int
 
 /* The codes of one thread: half a step of one line. */
 struct mmaemu_source {
-    const mmaemu_u8 *line; /* Null for a line outside the problem. */
-    int offset;            /* Of this thread's codes in the step. */
-    int aligned;           /* Whether they can be read as words of their size. */
+    const mmaemu_u8 *line; /* From this thread's part of the step on; null outside the problem. */
+    int aligned;           /* Whether the codes can be read as words of their size. */
 };
+
+/* Where this thread's codes begin in a step. */
+MMAEMU_DEVICE int mmaemu_part_of_thread()
+{
+    return (int)threadIdx.x / MMAEMU_LINES * MMAEMU_PART;
+}
 
 MMAEMU_DEVICE struct mmaemu_source mmaemu_source_of(const struct mmaemu_cuda_request &request)
 {
@@ -90,7 +95,7 @@ MMAEMU_DEVICE struct mmaemu_source mmaemu_source_of(const struct mmaemu_cuda_req
         (mmaemu_i64)(is_b ? blockIdx.x : blockIdx.y) * MMAEMU_TILE + line % MMAEMU_TILE;
     struct mmaemu_source source;
     source.line = is_b ? request.b + index * request.ldb : request.a + index * request.lda;
-    source.offset = (int)threadIdx.x / MMAEMU_LINES * MMAEMU_PART;
+    source.line += mmaemu_part_of_thread();
     source.aligned = (mmaemu_u64)source.line % MMAEMU_PART == 0;
     if (index >= (is_b ? request.n : request.m))
         source.line = 0;
@@ -101,22 +106,23 @@ MMAEMU_DEVICE struct mmaemu_source mmaemu_source_of(const struct mmaemu_cuda_req
 MMAEMU_DEVICE void mmaemu_load_codes(const struct mmaemu_source &source, mmaemu_i64 begin,
                                      mmaemu_i64 end, mmaemu_u32 (&codes)[MMAEMU_PART / 4])
 {
-    const mmaemu_i64 first = begin + source.offset;
+    const mmaemu_i64 left = end - begin - mmaemu_part_of_thread();
+    const mmaemu_u8 *const first = source.line + begin;
     int i;
 #pragma unroll
     for (i = 0; i < MMAEMU_PART / 4; ++i)
         codes[i] = 0;
     if (!source.line)
         return;
-    if (source.aligned && first + MMAEMU_PART <= end) {
+    if (source.aligned && left >= MMAEMU_PART) {
 #if MMAEMU_LENGTH == 32
-        const uint4 words = __ldg((const uint4 *)(source.line + first));
+        const uint4 words = __ldg((const uint4 *)first);
         codes[0] = words.x;
         codes[1] = words.y;
         codes[2] = words.z;
         codes[3] = words.w;
 #else
-        const uint2 words = __ldg((const uint2 *)(source.line + first));
+        const uint2 words = __ldg((const uint2 *)first);
         codes[0] = words.x;
         codes[1] = words.y;
 #endif
@@ -124,8 +130,8 @@ MMAEMU_DEVICE void mmaemu_load_codes(const struct mmaemu_source &source, mmaemu_
     }
 #pragma unroll
     for (i = 0; i < MMAEMU_PART; ++i)
-        if (first + i < end)
-            codes[i / 4] |= (mmaemu_u32)__ldg(source.line + first + i) << (8 * (i % 4));
+        if (i < left)
+            codes[i / 4] |= (mmaemu_u32)__ldg(first + i) << (8 * (i % 4));
 }
 
 template <class Algorithm>
