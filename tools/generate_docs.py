@@ -192,6 +192,43 @@ def _grouped(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return list(pairs)
 
 
+def kernels_page() -> str:
+    """docs/reference/kernels.md."""
+    from mmaemu.backends.cuda.specs import KERNELS, MODULES, by_priority
+
+    modules = {module.name: module for module in MODULES}
+    rows = []
+    for name in by_priority():
+        module = modules[name]
+        for kernel in (kernel for kernel in KERNELS if kernel.module == name):
+            formats = _grouped(kernel.formats)
+            rows.append(
+                (
+                    f"`cuda:{name}`",
+                    f"`{kernel.name}`",
+                    f"`{kernel.model}`",
+                    ", ".join(f"{a} x {b}" for a, b in formats),
+                    " ".join(module.sass_archs),
+                    module.ptx_arch or "none",
+                    f"{kernel.tile[0]} x {kernel.tile[1]}",
+                    ", ".join(kernel.gates) or "none",
+                    ", ".join(kernel.validated_on)
+                    or ("none yet" if kernel.gated else "not needed"),
+                )
+            )
+    header = (
+        *("backend", "kernel", "model", "operands", "machine code for", "PTX", "tile", "probes"),
+        "validated on",
+    )
+    return (
+        "# CUDA kernels\n\n"
+        "In the order in which automatic selection tries them. A name says what a kernel is: "
+        "`simt` uses IEEE instructions only and is exact on every device, `tensorop` needs matrix "
+        "units that do what it counts on, and is gated. [Backends](../explanation/backends.md) "
+        f"says how they are loaded and chosen.\n\n{table(header, rows)}"
+    )
+
+
 def command_line() -> str:
     """docs/reference/cli.md."""
     from mmaemu.cli import reference
@@ -234,6 +271,7 @@ TARGETS: Final = (
     Target("README.md", profiles, mark="profiles"),
     Target("docs/reference/profiles.md", profiles_page),
     Target("docs/reference/models.md", models_page),
+    Target("docs/reference/kernels.md", kernels_page),
     Target("docs/reference/settings.md", settings),
     Target("docs/reference/cli.md", command_line),
     Target("docs/reference/checks.md", checks),
