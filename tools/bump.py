@@ -18,7 +18,7 @@ from typing import Final
 from packaging.version import Version
 
 from channels import base_of
-from files import ROOT, parse_toml, write_bytes
+from files import ROOT, write_bytes
 from findings import UnusableError, guarded
 from project import (
     REFERENCE,
@@ -27,9 +27,8 @@ from project import (
     newest_section,
     parse_version,
     replace_version,
-    version_in,
 )
-from release_config import value_at
+from release_config import stated_version
 
 _RELEASE: Final = re.compile(r"\d+\.\d+\.\d+")
 
@@ -66,20 +65,6 @@ def sources(project: Project) -> dict[str, str]:
     return stated or {project.version_file: "__version__"}
 
 
-def stated(text: str, file: str, key: str) -> str:
-    """The version that a file states.
-
-    Raises:
-        UnusableError: it states none.
-    """
-    if not file.endswith(".toml"):
-        return version_in(text, file)
-    value = value_at(parse_toml(text), key)
-    if not isinstance(value, str):
-        raise UnusableError(f"{file} has no text {key}; state the base version there")
-    return value
-
-
 def restated(text: str, file: str, key: str, version: str) -> str:
     """The text with another version; every other byte stays.
 
@@ -94,7 +79,7 @@ def restated(text: str, file: str, key: str, version: str) -> str:
         re.MULTILINE,
     )
     changed = pattern.sub(lambda found: f"{found[1]}{found[2]}{version}{found[2]}", text, count=1)
-    if stated(changed, file, key) != version:
+    if stated_version(changed, file, key) != version:
         raise UnusableError(f"{file}: {key} is not on a line of its own; change it by hand")
     return changed
 
@@ -113,7 +98,7 @@ def plan(project: Project, released: str) -> dict[str, str]:
     changed = {}
     for file, key in sources(project).items():
         text = (project.root / file).read_text(encoding="utf-8")
-        found = stated(text, file, key)
+        found = stated_version(text, file, key)
         if Version(base_of(found)) > Version(released):
             continue
         if Version(found) < Version(released):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,9 @@ FAILED: Final = "failed"
 INCONCLUSIVE: Final = "inconclusive"
 RUN_SCHEMA: Final = "mmaemu.canary-run/1"
 PROBE: Final = Path(__file__).resolve().parent / "canary_probe"
+_PRIVATE: Final = re.compile(r"TOKEN|PASSWORD|SECRET|CREDENTIAL|^(GITHUB|ACTIONS|RUNNER|GIT)_")
+# Installing a consumer's pins takes as long as the index takes; it is no lane.
+_SET_UP_S: Final = 1800.0
 _POLL_S: Final = 20.0
 
 
@@ -153,6 +157,11 @@ def _report(line: str) -> dict[str, Any]:
     return document if isinstance(document, dict) else {"package": "a broken report"}
 
 
+def surroundings() -> dict[str, str]:
+    """What a consumer's code gets to see: no setting of pip, no token, nothing of a hosted job."""
+    return {name: text for name, text in plain_pip().items() if not _PRIVATE.search(name)}
+
+
 # --- a consumer's checkout -----------------------------------------------------------------------
 
 
@@ -164,13 +173,13 @@ class Checkout:
         canary: the consumer.
         candidate: what is tested.
         work: folder of all runs.
-        index: where the consumer's own pins come from, None where it needs none.
+        indexes: pip's variables by which the consumer's own pins are found.
     """
 
     canary: Canary
     candidate: Candidate
     work: Path
-    index: Index | None = None
+    indexes: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, resumed: str | None = None) -> Result:
         """Run every lane that has not passed or failed yet.
@@ -246,25 +255,28 @@ class Checkout:
         return python
 
     def _must(self, command: list[str], cwd: Path | None = None) -> None:
-        env = plain_pip() | ({"PIP_INDEX_URL": self.index.url} if self.index else {})
-        done = subprocess.run(
-            command,
-            cwd=cwd,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=self.canary.timeout_s,
-        )
+        words = " ".join(command[:6])
+        try:
+            done = subprocess.run(
+                command,
+                cwd=cwd,
+                env=surroundings() | dict(self.indexes),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+                timeout=_SET_UP_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise UnusableError(f"{words} ... had no end within {_SET_UP_S:g} s") from error
         if done.returncode:
-            raise UnusableError(f"{' '.join(command[:6])} ... failed: {done.stdout.strip()[-500:]}")
+            raise UnusableError(f"{words} ... failed: {done.stdout.strip()[-500:]}")
 
     def _lane(self, folder: Path, python: Path, name: str) -> Lane:
         report = folder / f"{name}.jsonl"
         report.unlink(missing_ok=True)
         command = [word.replace("{python}", str(python)) for word in self.canary.lanes[name]]
-        env = plain_pip() | {
+        env = surroundings() | {
             "PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "PYTHONPATH": str(PROBE),
             "CANARY_REPORT": str(report),

@@ -18,11 +18,11 @@ from typing import Final
 
 from channels import EXTRAS
 from dist import EPOCH, UMASK
-from files import parse_toml, write_bytes
+from files import write_bytes
 from findings import UnusableError
 from git_commands import Git
-from project import pairing_of, replace_version, version_in
-from release_config import Configuration, Distribution, load_configuration, value_at
+from project import replace_version
+from release_config import Configuration, Distribution, load_configuration, stated_version
 
 _LINK: Final = "120000"
 _MODES: Final = {"100644": 0o644, "100755": 0o755}
@@ -69,13 +69,7 @@ class Source:
             UnusableError: the file or the key is missing.
         """
         file, key = row.version_source.file, row.version_source.key
-        text = self.text(file)
-        if not file.endswith(".toml"):
-            return version_in(text, file)
-        value = value_at(parse_toml(text), key)
-        if not isinstance(value, str):
-            raise UnusableError(f"{file} has no text {key}; state the base version there")
-        return value
+        return stated_version(self.text(file), file, key)
 
     def pairing(self) -> dict[str, str]:
         """Which version of what belongs to this one.
@@ -85,12 +79,7 @@ class Source:
         """
         if self.configuration.pairing is None:
             return {}
-        file, name = self.configuration.pairing
-        text = self.text(file)
-        if name is not None:
-            return {name: text.strip()}
-        own = self.configuration.document["project"]["name"]
-        return {key: value for key, value in pairing_of(text).items() if key != own}
+        return self.configuration.paired(self.text(self.configuration.pairing[0]))
 
 
 def export(git: Git, commit: str, folder: Path) -> Source:

@@ -26,7 +26,7 @@ import golden_records
 import hosting
 from files import ROOT, parse_toml
 from findings import Outcome, Rule, UnusableError, apply_rules, guarded, report
-from git_commands import Git, command_line
+from git_commands import Git, command_line, is_local
 from golden_config import Canary, Golden, load_golden
 from project import Project, load_project
 
@@ -184,11 +184,6 @@ class Consumer:
         text = self.git.run("show", f"{self.tip}:{path}").decode()
         return PinFile(path, text, pins_in(path, text, distribution))
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the branch goes to a repository on this machine."""
-        return Path(self.target).exists() or self.target.startswith("file://")
-
 
 def address(repository: str) -> str:
     """Address of a repository that may be given as owner/name."""
@@ -291,7 +286,7 @@ def _print_steps(consumer: Consumer, branch: str, title: str, changed: Mapping[s
 
 def _request(consumer: Consumer, branch: str, title: str) -> None:
     service = hosting.from_environment(TOKEN)
-    if service.token is None or (consumer.is_local and not service.is_local):
+    if service.token is None or (is_local(consumer.target) and not service.is_local):
         return
     owner = consumer.target.rstrip("/").split("/")[-2]
     repository = "/".join(consumer.url.removesuffix(".git").split("/")[-2:])
@@ -337,8 +332,7 @@ def _action(arguments: argparse.Namespace) -> int:
 def _require_local(arguments: argparse.Namespace, canary: Canary, golden: Golden) -> None:
     url = address(canary.repository)
     target = fork_of(url, golden.fork) if golden.fork else url
-    local = Path(target).exists() or target.startswith("file://")
-    if arguments.execute and not local and not arguments.allow_remote:
+    if arguments.execute and not is_local(target) and not arguments.allow_remote:
         raise UnusableError(f"{target} is not on this machine; add --allow-remote to push to it")
 
 

@@ -153,3 +153,8 @@ def command_line(*arguments: str, env: dict[str, str] | None = None) -> str:
     """A git command to print and to paste into a shell: the same bytes under any configuration."""
     settings = [f"{name}={value}" for name, value in (NO_GRAFTS | (env or {})).items()]
     return shlex.join(["env", *settings, "git", *NEUTRAL, *arguments])
+
+
+def is_local(url: str) -> bool:
+    """Whether a remote is a repository on this machine."""
+    return url.startswith("file://") or ("://" not in url and Path(url).exists())

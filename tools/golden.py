@@ -15,6 +15,7 @@ in build/golden/. Nothing is pushed without --execute (local remotes) or --allow
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime as dt
 import json
 import os
@@ -41,7 +42,7 @@ from findings import (
     guarded,
     report,
 )
-from git_commands import Git, GitError
+from git_commands import Git, GitError, is_local
 from golden_config import Golden, load_golden
 from golden_records import Plan, PushRefusedError, Row, State
 from project import Project, load_project
@@ -155,9 +156,7 @@ class Setting:
         Raises:
             UnusableError: it was not.
         """
-        local = "://" not in self.url and Path(self.url).exists()
-        local = local or self.url.startswith("file://")
-        if not local and not self.arguments.allow_remote:
+        if not is_local(self.url) and not self.arguments.allow_remote:
             raise UnusableError(
                 f"{self.url} is not on this machine; add --allow-remote to push to it"
             )
@@ -298,8 +297,16 @@ def _adapter(
     canary = setting.golden.canary(name)
     if canary.kind == "workflow":
         return canaries.Workflow(canary, chosen, hosting.from_environment(DISPATCH))
-    index = package_index.from_environment(setting.golden.index) if canary.install else None
-    return canaries.Checkout(canary, chosen, setting.work / "runs", index)
+    indexes = _indexes(setting.golden.index) if canary.install else {}
+    return canaries.Checkout(canary, chosen, setting.work / "runs", indexes)
+
+
+def _indexes(role: str) -> dict[str, str]:
+    """Variables of pip for a consumer: the public index, and the one that has nightlies."""
+    found = {"PIP_EXTRA_INDEX_URL": package_index.from_environment(role).url}
+    with contextlib.suppress(UnusableError):
+        found["PIP_INDEX_URL"] = package_index.from_environment("public").url
+    return found
 
 
 def _keep_gate(setting: Setting, gate: Gate) -> None:

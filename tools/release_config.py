@@ -19,9 +19,9 @@ from typing import Any, Final
 import jsonschema
 from packaging.utils import canonicalize_name
 
-from files import ROOT
+from files import ROOT, parse_toml
 from findings import PASS, UnusableError, guarded
-from project import load_project
+from project import load_project, pairing_of, version_in
 
 SCHEMA: Final = Path(__file__).with_name("release.schema.json")
 TABLE: Final = "tool.mmaemu.release"
@@ -148,6 +148,33 @@ class Configuration:
     def value(self, key: str) -> Any:  # noqa: ANN401 - whatever the key holds
         """The value of a dotted key of pyproject.toml, None where it is missing."""
         return value_at(self.document, key)
+
+    def paired(self, text: str) -> dict[str, str]:
+        """Which version of what belongs to a version, by the text of the pairing file."""
+        name = self.pairing[1] if self.pairing else None
+        if name is not None:
+            return {name: text.strip()}
+        own = self.document["project"]["name"]
+        return {key: value for key, value in pairing_of(text).items() if key != own}
+
+
+def stated_version(text: str, file: str, key: str) -> str:
+    """The base version that the text of a version source states.
+
+    Args:
+        text: of the file.
+        file: its path; a TOML file is read by its key.
+        key: dotted key of a TOML file.
+
+    Raises:
+        UnusableError: it states none.
+    """
+    if not file.endswith(".toml"):
+        return version_in(text, file)
+    value = value_at(parse_toml(text), key)
+    if not isinstance(value, str):
+        raise UnusableError(f"{file} has no text {key}; state the base version there")
+    return value
 
 
 def value_at(document: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - as the document

@@ -21,7 +21,7 @@ from files import ROOT, sha256_of_file, write_bytes
 from findings import Rule, apply_rules, guarded, report
 from package_index import name_and_version
 from pins import exact, metadata_of
-from project import changelog_section, load_project, pairing_of, parse_version
+from project import changelog_section, load_project, parse_version
 from release_config import Configuration, load_configuration
 
 Problems = Iterator[tuple[str, str]]
@@ -127,12 +127,8 @@ def load(configuration: Configuration, version: str, folder: Path) -> Facts:
 def _pairing(configuration: Configuration) -> dict[str, str]:
     if configuration.pairing is None:
         return {}
-    file, name = configuration.pairing
-    text = (configuration.root / file).read_text(encoding="utf-8")
-    if name is not None:
-        return {name: text.strip()}
-    own = str(configuration.document["project"]["name"])
-    return {key: value for key, value in pairing_of(text).items() if key != own}
+    file = configuration.root / configuration.pairing[0]
+    return configuration.paired(file.read_text(encoding="utf-8"))
 
 
 def _action(arguments: argparse.Namespace) -> int:

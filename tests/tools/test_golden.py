@@ -135,8 +135,9 @@ def world(shared: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wor
     origin, root = tmp_path / "origin.git", tmp_path / "dev"
     for source, target in ((shared.origin, origin), (shared.dev.root, root)):
         subprocess.run(["cp", "-r", str(source), str(target)], check=True)
-    for name, value in shared.index.settings("nightly").items():
-        monkeypatch.setenv(name, value)
+    for role in ("nightly", "public"):
+        for name, value in shared.index.settings(role).items():
+            monkeypatch.setenv(name, value)
     for variable in (golden.RECORD, golden.DISPATCH, golden.READ):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(shared.index, "yanked", {})
@@ -438,6 +439,27 @@ def test_a_green_run_of_another_version_is_caught(
     assert "FAILED" not in log.read_text(encoding="utf-8")
 
 
+LOOKS = """\
+import json, os
+import fixture_sync_jax
+with open("seen", "w") as stream:
+    json.dump(dict(os.environ), stream)
+"""
+
+
+def test_a_consumer_sees_no_token(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = (golden.RECORD, golden.DISPATCH, "TWINE_PASSWORD", "GITHUB_TOKEN", "ACTIONS_X", "GIT_X")
+    for name in names:
+        monkeypatch.setenv(name, "s3cret")
+    consumer = repository(world.folder / "curious", {"look.py": LOOKS})
+    canary = Canary("curious", "checkout", str(consumer), lanes={"look": ("{python}", "look.py")})
+    result = canaries.Checkout(canary, world.candidate(), world.folder / "runs").run()
+    assert result.state == "passed", result
+    seen = (world.folder / "runs" / result.run / "checkout" / "seen").read_text(encoding="utf-8")
+    assert "s3cret" not in seen
+    assert "PATH" in json.loads(seen)
+
+
 HANGS = """\
 import os, subprocess, sys, time
 import fixture_sync_jax
@@ -457,7 +479,7 @@ def test_a_consumer_that_hangs_is_inconclusive_and_can_be_resumed(
 ) -> None:
     consumer = repository(world.folder / "slow", {"slow.py": HANGS, "quick.py": COUNTS, "hang": ""})
     lanes = {"quick": ["{python}", "quick.py"], "slow": ["{python}", "slow.py"]}
-    configure(world, row("slow", consumer, 1.5, **lanes))
+    configure(world, row("slow", consumer, 3, **lanes))
     choose(world)
     assert world.run("canaries") == 3
     run = gate(world)["results"][0]["run"]
@@ -486,6 +508,18 @@ def test_a_consumer_that_cannot_be_set_up_is_inconclusive(world: World) -> None:
     choose(world)
     assert world.run("canaries") == 3
     assert gate(world)["results"][0]["state"] == "inconclusive"
+
+
+def test_a_set_up_without_an_end_is_inconclusive(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canaries, "_SET_UP_S", 0.001)
+    consumer = repository(world.folder / "good", {"run.py": ""})
+    configure(world, row("good", consumer, tests=["true"]))
+    choose(world)
+    assert world.run("canaries") == 3
+    (result,) = gate(world)["results"]
+    assert "had no end within" in result["lanes"]["tests"]["reason"]
 
 
 def test_a_dry_run_runs_no_canary(world: World, capsys: pytest.CaptureFixture[str]) -> None:
