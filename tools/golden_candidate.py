@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 
+import nightly_manifest
 from channels import stamp_of
 from findings import InconclusiveError, Rule, SkipRule, UnusableError
 from golden_records import State, parse_time
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 Problems = Iterator[tuple[str, str]]
-MANIFEST_SCHEMA: Final = "nightly-manifest/1"
 ARTIFACT: Final = "nightly-manifest"
 # A hosted job ends after six hours; a nightly's stamp lies within its run.
 _LONGEST_RUN: Final = dt.timedelta(hours=6)
@@ -124,7 +124,7 @@ def read_manifest(version: str, folder: Path) -> dict[str, Any] | None:
     """
     for path in sorted(folder.rglob("*.json")) if folder.is_dir() else ():
         document = _json(path.read_bytes(), str(path))
-        if document.get("schema") == MANIFEST_SCHEMA and document.get("version") == version:
+        if document.get("schema") == nightly_manifest.SCHEMA and document.get("version") == version:
             return document
     return None
 
