@@ -263,6 +263,19 @@ def test_inf_and_nan_codes_one_at_a_time(kernel: KernelSpec, formats: Pair) -> N
         check(kernel, request_of(kernel, (a, b), formats, PLANS[0]), f"special codes {formats}")
 
 
+@every_kernel
+def test_many_products_of_the_largest_exponent(kernel: KernelSpec) -> None:
+    """However many there are, they must not pass for a larger one: every second k, or all."""
+    formats = kernel.formats[0]
+    codes = operands("uniform", 8, 8, 64, formats=formats, seed=3)
+    for one, other in zip(*codes, strict=True):
+        one[::2] = other[::2] = 0x78
+        other[1::2] &= 0x0F
+    for rows in (slice(None, None, 2), slice(1, None, 2)):
+        both = codes[0][rows], codes[1]
+        check(kernel, request_of(kernel, both, formats, PLANS[0]), f"largest exponents {rows}")
+
+
 def test_thousands_of_k_and_huge_accumulators() -> None:
     """The block exponent passes every product's and the limits of the byte arithmetic."""
     for kernel in KERNELS:
