@@ -197,7 +197,7 @@ def load_tree(project: Project) -> Tree:
     modes: dict[str, int] = {}
     for path in sorted(project.root.rglob("*")):
         name = path.relative_to(project.root)
-        if is_cache(name.parts[0]) or _is_bytecode(name) or not path.is_file():
+        if is_cache(name.parts[0]) or _is_left_behind(name) or not path.is_file():
             continue
         files[name.as_posix()] = path.read_bytes()
         modes[name.as_posix()] = stat.S_IMODE(path.stat().st_mode)
@@ -209,8 +209,10 @@ def is_cache(top: str) -> bool:
     return top in CACHES or top.startswith(".venv") or top.endswith(".egg-info")
 
 
-def _is_bytecode(name: Path) -> bool:
-    return name.suffix == ".pyc" or "__pycache__" in name.parts
+def _is_left_behind(name: Path) -> bool:
+    """Whether a tool left it anywhere in the tree; only build, dist and site may be sources."""
+    hidden = {cache for cache in CACHES if cache.startswith((".", "_"))}
+    return name.suffix == ".pyc" or not hidden.isdisjoint(name.parts)
 
 
 def load_artefact(path: Path, tree: Tree, options: Options) -> Artefact:

@@ -692,3 +692,12 @@ def test_unusable_input(project: Any, tmp_path: Path) -> None:
     broken.write_bytes(b"not a zip file")
     assert check_dist.main([str(broken), *source]) == 2
     assert check_dist.main([str(project.root / "README.md"), *source]) == 2
+
+
+def test_what_tools_leave_behind_is_no_part_of_the_tree(repository: Any) -> None:
+    for name in ("tools/.mypy_cache/x.json", ".venv-3/a.py", "pkgx/__pycache__/a.pyc", "dist/a"):
+        repository.write(name, "x")
+    repository.write("pkgx/build/__init__.py", "")
+    files = load_tree(load_project(repository.root)).files
+    assert not [name for name in files if "cache" in name or name.startswith((".venv", "dist"))]
+    assert "pkgx/build/__init__.py" in files
