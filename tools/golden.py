@@ -465,7 +465,17 @@ def _execute(setting: Setting, row: Row) -> int:
 
 
 def _pull_request(setting: Setting, plan: Plan) -> None:
-    """Push the record's branch and open its labelled pull request."""
+    """Push the record's branch and open its labelled pull request.
+
+    Raises:
+        UnusableError: there is no branch yet that the request could be into.
+    """
+    places = plan.state.places
+    if not plan.state.records_tip:
+        raise UnusableError(
+            f"{places.url} has no branch {places.records} yet, which a pull request needs; "
+            "bring the first record with --execute"
+        )
     oid = golden_records.write_commit(setting.git, plan, setting.project.release)
     branch = golden_records.branch_of(plan)
     spec = f"+{oid}:refs/heads/{branch}"
@@ -474,7 +484,6 @@ def _pull_request(setting: Setting, plan: Plan) -> None:
     if service.token is None:
         print(f"golden: pushed {branch}; {RECORD} is unset: open the pull request by hand")
         return
-    places = plan.state.places
     title, _, body = plan.message.partition("\n\n")
     page = service.open_pull_request(
         setting.repository,

@@ -726,6 +726,20 @@ def test_the_record_can_come_as_one_labelled_pull_request(
     assert refs["refs/heads/main"] == world.commits[NEW]
 
 
+def test_a_pull_request_needs_its_branch(
+    world: World, hosting: HostingDouble, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passed(world)
+    path = world.dev.root / "pyproject.toml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("golden]\n", 'golden]\nrecords = "golden"\n'), encoding="utf-8")
+    before = sha256_of_tree(world.origin)
+    assert world.run("record", "--pull-request") == 2
+    assert "has no branch golden yet" in capsys.readouterr().err
+    assert sha256_of_tree(world.origin) == before
+    assert hosting.pulls == []
+
+
 def test_a_token_answers_git_and_is_never_printed(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
