@@ -99,7 +99,8 @@ def scaled_mm(  # noqa: PLR0917 - torch's signature
         ReferenceRejectsError: the reference platform rejects the call.
         UnsupportedFeatureError: the platform runs it, but its bits are not known: bias, row-wise
             scales, a tensor that requires grad under grad mode, a model without slow accumulation
-            or split-K. Also inside CUDA-graph captures and torch.vmap.
+            or split-K. Also inside torch.vmap, and inside a CUDA-graph capture unless a CUDA kernel
+            computes that was used on the device before.
         SplitKUnknownError: nothing says how the platform splits K for this call.
         BackendUnavailableError: the named backend cannot run here or cannot run this call.
         KeyError: no such profile. ValueError: no such backend, or an impossible split.

@@ -169,7 +169,10 @@ def _objection(
     if reason is not None:
         return reason, False
     status = candidate.status(request.device)
-    return (None if status.available else status.reason), status.failed
+    if not status.available:
+        return status.reason, status.failed
+    # What was loaded may be other than what there is evidence for.
+    return (None if named else withheld(candidate, request.device)), False
 
 
 def withheld(backend: Backend, device: torch.device) -> str | None:

@@ -204,13 +204,16 @@ def made_up_fatbin(images: Sequence[str], entries: Sequence[str]) -> bytes:
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
 
-def write_fatbins(folder: Path, *names: str, images: Sequence[str] = ()) -> Path:
+def write_fatbins(
+    folder: Path, *names: str, images: Sequence[str] = (), validated_on: Sequence[str] = ()
+) -> Path:
     """Write made-up fatbins of modules with a manifest that fits them.
 
     Args:
         folder: where to.
         names: modules.
         images: architectures; those of each module's row if there are none.
+        validated_on: devices that there is evidence for.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = {}
@@ -221,7 +224,12 @@ def write_fatbins(folder: Path, *names: str, images: Sequence[str] = ()) -> Path
         (folder / module.fatbin).write_bytes(data)
         found = sources.hashes(sources.closure(ROOT, f"{SOURCES}/{module.source}"))
         digest = hashlib.sha256(data).hexdigest()
-        rows[module.fatbin] = {"sha256": digest, "sources": found, "defines": list(module.defines)}
+        rows[module.fatbin] = {
+            "sha256": digest,
+            "sources": found,
+            "defines": list(module.defines),
+            "validated_on": list(validated_on),
+        }
     manifest = json.dumps({"schema": SCHEMA, "modules": rows})
     (folder / MANIFEST).write_text(manifest, encoding="utf-8")
     return folder

@@ -482,13 +482,17 @@ def gated(**changes: Any) -> CudaBackend:
 
 
 def test_a_gated_kernel_without_validation_is_left_alone(
-    gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch
+    gpu: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    known = ("Fake RTX 4060", "Fake H100")
+    write_fatbins(tmp_path / "bin", "v4", validated_on=known)
     reason = gated().withheld(CPU)
     assert reason is not None
     assert "gated: not validated on Fake RTX 4060 (validated on: none yet)" in reason
     assert gated(validated_on=("Fake RTX 4060",)).withheld(CPU) is None
     assert gated(validated_on=("Fake RTX 4060",)).status(CPU).validated_here
+    # The row alone is no evidence for another image.
+    assert gated(validated_on=("Fake RTX 2080",)).validated_on == ()
     elsewhere = gated(validated_on=("Fake H100",)).withheld(CPU)
     assert elsewhere is not None
     assert "validated on: Fake H100" in elsewhere
@@ -497,6 +501,29 @@ def test_a_gated_kernel_without_validation_is_left_alone(
     monkeypatch.setenv("MMAEMU_ALLOW_GATED_KERNELS", "1")
     assert gated().withheld(CPU) is None
     assert gpu.log("cuModuleLoadData")  # By `status` alone.
+
+
+def test_evidence_is_for_the_frozen_image_only(
+    gpu: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where NVRTC compiled what runs, nobody has validated it."""
+    write_fatbins(tmp_path / "bin", "v4", validated_on=("Fake RTX 4060",))
+    monkeypatch.setenv("MMAEMU_TEST_FAULT", "cuda-fatbin-hash")
+    found = gated(validated_on=("Fake RTX 4060",))
+    assert found.withheld(CPU) is None  # Nothing is loaded yet.
+    status = found.status(CPU)
+    assert status.available
+    assert not status.validated_here
+    assert "NVRTC" in str(status.source)
+    assert "gated: not validated" in str(found.withheld(CPU))
+    loaded = registry._Loaded((found,))
+    monkeypatch.setattr(registry, "_load", lambda _: loaded)
+    with pytest.raises(BackendUnavailableError, match="gated: not validated"):
+        registry.select(request_of(), "cuda")
+    assert registry.select(request_of(), "cuda:v4")[0] is found
+    (tmp_path / "bin" / "manifest.json").unlink()
+    assert found.validated_on == ()
+    assert gpu.log("nvrtcCompileProgram")
 
 
 def test_an_ungated_kernel_is_never_withheld(gpu: FakeCuda) -> None:

@@ -19,7 +19,7 @@ from mmaemu.backends import registry
 from mmaemu.backends.base import AccumulateRequest
 from mmaemu.backends.cuda import gates, loader
 from mmaemu.backends.cuda.backend import CudaBackend
-from mmaemu.backends.cuda.specs import KERNELS, MODULES
+from mmaemu.backends.cuda.specs import KERNELS
 from mmaemu.errors import BackendFallbackWarning, BackendUnavailableError
 from mmaemu.gemm.plan import GemmPlan
 from mmaemu.instruction.models import get_preset
@@ -27,6 +27,7 @@ from mmaemu.testing import assert_bitwise_equal, operands
 
 CPU = torch.device("cpu")
 GATED = ("tc3", "v9")
+ADA = (*dict.fromkeys(kernel.module for kernel in KERNELS if kernel.model == "ada"), "probes")
 ALLOW = "MMAEMU_ALLOW_GATED_KERNELS"
 
 
@@ -39,9 +40,8 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def gpu(cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """A fake GPU with the tensor cores of an Ampere, whose kernels run on the host."""
-    modules = tuple(module.name for module in MODULES)
-    monkeypatch.setenv("MMAEMU_FATBIN_DIR", str(write_fatbins(tmp_path / "bin", *modules)))
-    cuda.run_on_host(*modules)
+    monkeypatch.setenv("MMAEMU_FATBIN_DIR", str(write_fatbins(tmp_path / "bin", *ADA)))
+    cuda.run_on_host(*ADA)
     return cuda
 
 

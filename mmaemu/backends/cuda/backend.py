@@ -14,7 +14,7 @@ import torch
 
 from mmaemu import _settings
 from mmaemu.backends.base import AccumulateRequest, BackendStatus, GateVerdict
-from mmaemu.backends.cuda import device, gates, launch, loader, probes
+from mmaemu.backends.cuda import device, fatbins, gates, launch, loader, probes
 from mmaemu.backends.cuda.gates import SELF_TEST, Subject
 from mmaemu.backends.cuda.specs import KERNELS, MODULES, KernelSpec, ModuleSpec, by_priority
 from mmaemu.bindings.library import NativeLibraryError
@@ -56,10 +56,15 @@ class CudaBackend:
         self.name = f"cuda:{module.name}"
         self.gated = any(kernel.gated for kernel in kernels)
         self.gates = tuple(dict.fromkeys((*(g for k in kernels for g in k.gates), SELF_TEST)))
-        self.validated_on = tuple(
-            name for name in kernels[0].validated_on if all(name in k.validated_on for k in kernels)
-        )
         self._ready: dict[tuple[object, ...], Ready] = {}
+
+    @property
+    def validated_on(self) -> tuple[str, ...]:
+        """Devices that both the rows and the manifest of the fatbins have evidence for."""
+        rows = [set(kernel.validated_on) for kernel in self.kernels]
+        if not all(rows):
+            return ()
+        return tuple(n for n in fatbins.validated_on(self.module) if all(n in r for r in rows))
 
     def status(self, device: torch.device) -> BackendStatus:
         """Load the module and run its gates, once for a device; see `Backend.status`.
@@ -78,13 +83,21 @@ class CudaBackend:
             name = _place(device).device.name
         except loader.LoadError:
             return None  # `status` says so.
-        if name in self.validated_on:
+        known = self.validated_on
+        frozen = self._is_frozen(device)
+        if name in known and frozen:
             return None
+        loaded = "" if frozen else ", with the frozen fatbin, which is not what is loaded"
         return (
             f"gated: not validated on {name} (validated on: "
-            f"{', '.join(self.validated_on) or NONE_YET}); name it, or set "
+            f"{', '.join(known) or NONE_YET}{loaded}); name it, or set "
             "MMAEMU_ALLOW_GATED_KERNELS=1, to use it where its probes pass"
         )
+
+    def _is_frozen(self, where: torch.device) -> bool:
+        """Whether evidence may be about what is loaded, or would be if it is not loaded yet."""
+        ready = self._ready.get(_key(where))
+        return ready is None or ready.module is None or ready.module.image.frozen
 
     def refusal(self, request: AccumulateRequest) -> str | None:
         """Say why no kernel of the module can run a request; see `Backend.refusal`."""
@@ -156,7 +169,7 @@ class CudaBackend:
             raise BackendUnavailableError(f"{self.name}: {error}") from error
 
     def _prepared(self, where: torch.device, *, force: bool = False) -> Ready:
-        key = (device.ordinal(where), loader.generation(), loader.is_forked(), _settings.state())
+        key = _key(where)
         ready = self._ready.get(key)
         if ready is not None and not force:
             return ready
@@ -222,16 +235,22 @@ class CudaBackend:
         self, module: loader.Module | None, reason: str, *, failed: bool | None = None
     ) -> BackendStatus:
         name = None if module is None else module.place.device.name
+        known = self.validated_on
         return BackendStatus(
             self.name,
             available=failed is None,
             source=None if module is None else module.image.source,
-            validated_here=name in self.validated_on,
+            validated_here=name in known and module is not None and module.image.frozen,
             gates=self.gates,
             reason=reason,
             failed=bool(failed),
-            validated_on=self.validated_on,
+            validated_on=known,
         )
+
+
+def _key(where: torch.device) -> tuple[object, ...]:
+    """What a preparation holds for."""
+    return (device.ordinal(where), loader.generation(), loader.is_forked(), _settings.state())
 
 
 def _place(where: torch.device) -> loader.Place:

@@ -31,11 +31,13 @@ class Image(NamedTuple):
         data: a fatbin, a cubin, or PTX with its final zero byte.
         source: where it comes from, for messages.
         holds: the architectures in it, for messages.
+        frozen: whether it is a fatbin, which evidence may be about.
     """
 
     data: bytes
     source: str
     holds: str
+    frozen: bool = False
 
     @property
     def sha256(self) -> str:
@@ -63,7 +65,17 @@ def fatbin(module: ModuleSpec, capability: tuple[int, int]) -> Image:
         raise RungError(f"{file} cannot be read: {error.strerror or error}") from error
     _check_hash(file, data, str(entry.get("sha256")))
     _check_sources(module, entry)
-    return Image(data, str(file), _check_images(file, data, capability))
+    return Image(data, str(file), _check_images(file, data, capability), frozen=True)
+
+
+def validated_on(module: ModuleSpec) -> tuple[str, ...]:
+    """The devices that there is evidence for with this very fatbin, as its manifest says."""
+    try:
+        entry = _listed(_settings.path("FATBIN_DIR") or BIN, module)
+    except RungError:
+        return ()
+    found = entry.get("validated_on")
+    return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
 def _listed(folder: Path, module: ModuleSpec) -> dict[str, Any]:

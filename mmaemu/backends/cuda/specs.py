@@ -84,7 +84,8 @@ class KernelSpec:
         k_max: largest K, or None.
         gated: chosen automatically only where validated, or with MMAEMU_ALLOW_GATED_KERNELS.
         gates: probes that must pass on the very device before it is used.
-        validated_on: devices with committed evidence, by the name the driver gives.
+        validated_on: devices with committed evidence, by the name the driver gives; it counts with
+            a fatbin whose manifest names the device too.
     """
 
     name: str
