@@ -313,6 +313,8 @@ def _as_specified(facts: FatbinFacts) -> Problems:
         for key, wanted in (("sass", list(spec.sass_archs)), ("ptx", ptx)):
             if found[key] != wanted:
                 yield name, f"has {key} for {found[key]}, the module's row says {wanted}"
+        if not found["sass"]:
+            yield name, "has no machine code"
         for entry in entries:
             yield from ((f"{name} sm_{entry.arch}", what) for what in _kernel_problems(spec, entry))
 
@@ -350,9 +352,13 @@ def _ptx(facts: FatbinFacts) -> Problems:
         for entry in read_fatbin(data, name):
             if entry.kind == "PTX" and not entry.compressed:
                 texts[entry.arch] = entry.text
+        allowed = facts.spec(name).allowed_ptx
         for arch, text in texts.items():
-            for what in forbidden_ptx.problems(text, facts.spec(name).allowed_ptx):
+            for what in forbidden_ptx.problems(text, allowed):
                 yield f"{name} PTX sm_{arch}", what
+        if name in facts.images:
+            for pattern in forbidden_ptx.unused(texts.values(), allowed):
+                yield name, f"its row allows `{pattern}`, which it does not have; forbid it again"
 
 
 def _no_spills(facts: FatbinFacts) -> Problems:

@@ -6,7 +6,7 @@ A module whose idea needs such an instruction allows it in its row, with a reaso
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 # An instruction and why no kernel may have it, by the pattern that finds it.
@@ -55,3 +55,16 @@ def problems(text: str, allowed: Sequence[tuple[str, str]]) -> Iterator[str]:
         found = [line for line in lines if re.search(pattern, line)]
         if found:
             yield f"`{found[0]}` ({len(found)} times): {reason}"
+
+
+def unused(texts: Iterable[str], allowed: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Patterns that allow nothing in any of the texts.
+
+    Args:
+        texts: the PTX of every architecture.
+        allowed: as in `problems`.
+    """
+    lines = [line for text in texts for line in instructions(text)]
+    for pattern, _ in allowed:
+        if not any(re.search(pattern, line) for line in lines):
+            yield pattern

@@ -20,6 +20,7 @@ from frozen_checkout import (
     Binary,
     Checkout,
     c_source,
+    make_small,
 )
 
 
@@ -28,16 +29,15 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkout as it was frozen and committed."""
     root = tmp_path_factory.mktemp("frozen") / "checkout"
     specs = (ROOT / build_fatbin.SPECS).read_text(encoding="utf-8") + MODULES
-    sources = {
-        f"{build_cpu.SOURCES}/{name}.c": c_source(name)
-        for name in (*build_cpu.ONCE, *build_cpu.KERNELS)
-    }
-    for name, text in {**FILES, **sources, build_fatbin.SPECS: specs}.items():
+    library = {f"{build_cpu.SOURCES}/entry.c": c_source()}
+    for name, text in {**FILES, **library, build_fatbin.SPECS: specs}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="utf-8")
     checkout = Checkout(root)
     assert checkout.fatbin("--replace", "tiny") == 0
-    assert checkout.cpu("--release", "--modules", LINUX.module) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        make_small(patch)
+        assert checkout.cpu("--release") == 0
     checkout.git("init", "-q")
     checkout.git("add", "-A")
     checkout.git("commit", "-q", "-m", "Freeze")
@@ -46,8 +46,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def checkout(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Checkout]:
-    """A copy of the checkout elsewhere; Linux on x86_64 is the only CPU library of the project."""
-    monkeypatch.setattr(build_cpu, "TARGETS", (LINUX,))
+    """A copy of the checkout elsewhere."""
+    make_small(monkeypatch)
     yield Checkout(shutil.copytree(template, tmp_path / "another" / "place"))
     shutil.rmtree(tmp_path / "another")
 

@@ -8,11 +8,14 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import build_cpu
 import build_fatbin
 import freeze
+
+if TYPE_CHECKING:
+    import pytest
 
 LINUX = build_cpu.TARGETS[0]
 MODULES = """
@@ -58,14 +61,20 @@ FILES = {
 }
 
 
-def c_source(name: str) -> str:
-    lines = ['#include "../numerics/value.h"']
-    if name == "entry":
-        lines += [
-            f'__attribute__((visibility("default"))) int {symbol}(void) {{ return VALUE; }}'
-            for symbol in sorted(build_cpu.EXPORTS)
-        ]
-    return "\n".join(lines) + "\n"
+def c_source() -> str:
+    """The one source of the CPU library, with everything that one has to export."""
+    functions = (
+        f'__attribute__((visibility("default"))) int {symbol}(void) {{ return VALUE; }}\n'
+        for symbol in sorted(build_cpu.EXPORTS)
+    )
+    return '#include "../numerics/value.h"\n' + "".join(functions)
+
+
+def make_small(patch: pytest.MonkeyPatch) -> None:
+    """Let the project's only CPU library be one source for Linux on x86_64."""
+    patch.setattr(build_cpu, "TARGETS", (LINUX,))
+    patch.setattr(build_cpu, "ISAS", {LINUX.architecture: {}})
+    patch.setattr(build_cpu, "ONCE", {"entry": ()})
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,7 @@ def test_another_recipe(key: str, facts: FatbinFacts) -> None:
     ("row", "message"),
     [
         ({"sass_archs": ("80", "86")}, "has sass for"),
+        ({"sass_archs": ()}, "the module's row says []"),
         ({"ptx_arch": None}, "has ptx for ['80'], the module's row says []"),
         ({"ptx_arch": "75"}, "has ptx for ['80'], the module's row says ['75']"),
         ({"registers": 64}, "registers, at most 64"),
@@ -122,6 +123,15 @@ def test_forbidden_ptx_of_any_architecture(facts: FatbinFacts) -> None:
         )
         == []
     )
+
+
+def test_what_a_row_allows_for_nothing(facts: FatbinFacts) -> None:
+    row = with_row(facts, allowed_ptx=((r"^wgmma\b", "a test"),))
+    image = Image("80", b"", "{}", {}, ())
+    found = codes(replace(row, images={NAME: (image,)}))
+    assert [code for code, _ in found] == ["CUDA107"]
+    assert "which it does not have" in found[0][1]
+    assert codes(row) == []
 
 
 @pytest.mark.parametrize(
