@@ -34,6 +34,7 @@ from mmaemu.errors import (
     BackendUnavailableError,
     UnsupportedFeatureError,
 )
+from mmaemu.gemm import epilogue as epilogues
 from mmaemu.gemm.plan import GemmPlan
 from mmaemu.gemm.splitk import SplitK
 from mmaemu.instruction.models import get_preset
@@ -279,6 +280,42 @@ def test_the_first_call_cannot_be_captured(gpu: FakeCuda) -> None:
     check("auto")
     gpu.capturing = True
     check("cuda:v4")
+
+
+ONE = torch.tensor(1.0)
+
+
+@pytest.mark.parametrize(
+    ("scale", "options", "error"),
+    [
+        (torch.tensor(1.0, dtype=torch.float64), {}, TypeError),
+        (torch.ones(2), {}, ValueError),
+        (1.0, {}, TypeError),
+        (ONE, {"out_dtype": torch.float64}, TypeError),
+        (ONE, {"scale_result": torch.ones(3)}, ValueError),
+    ],
+)
+def test_scales_are_checked_without_being_read(
+    scale: Any, options: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        epilogues.unread(scale, ONE, **{"out_dtype": BF16, **options})
+
+
+def test_scale_result_counts_for_fp8_only() -> None:
+    for dtype in OUTPUTS:
+        epilogue = epilogues.unread(ONE, ONE, out_dtype=dtype, scale_result=ONE)
+        assert (epilogue.scale_result is None) == (dtype.itemsize > 1)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_sparse_scale_is_refused_by_name() -> None:
+    a, b = operands.tensors("uniform", 16, 16, 16, formats=E4M3)
+    sparse = torch.tensor([1.0]).to_sparse()
+    with pytest.raises(TypeError, match="scale_a must be a dense tensor"):
+        mmaemu.scaled_mm(
+            a, b.t(), sparse, ONE, out_dtype=BF16, profile="ada", splitk=1, backend="cuda:v4"
+        )
 
 
 def test_a_negated_scale(gpu: FakeCuda) -> None:
