@@ -4,6 +4,8 @@
     python tools/build_fatbin.py --replace v4    build, then replace that file and its entry
     python tools/build_fatbin.py --check         no compiler: are the fatbins those of the tree?
     python tools/build_fatbin.py --compare DIR   a finished build, byte for byte with bin/
+    python tools/build_fatbin.py --validated "NVIDIA H200" --modules v4
+                                                 note a device on which T3 accepted that fatbin
 
 `--modules v1,v4` limits all but --replace. Beside the fatbins a build leaves manifest.json,
 build_report.json and cuobjdump.txt. Exit codes: findings.py.
@@ -477,6 +479,25 @@ def open_compiler(nvcc: str | None, say: Progress) -> Compiler:
     return compiler
 
 
+def _note_validation(arguments: argparse.Namespace, root: Path, specs: Specs) -> Outcome:
+    """Add a device to the entries of fatbins that are as they should be.
+
+    Raises:
+        UnusableError: no module is named, since a device is noted for what ran there.
+    """
+    if arguments.modules is None:
+        raise UnusableError("--validated: name the modules that T3 accepted there with --modules")
+    facts = facts_in(root, specs, frozen.chosen(arguments.modules, list(specs.modules)))
+    outcome = apply_rules(RULES, facts)
+    if outcome.exit_code == PASS:
+        noted = {
+            name: {**entry, "validated_on": sorted({*entry["validated_on"], arguments.validated})}
+            for name, _, entry in facts.present()
+        }
+        frozen.write(root / BIN, SCHEMA, {}, noted)
+    return outcome
+
+
 def _build_and_replace(arguments: argparse.Namespace, root: Path, specs: Specs) -> Outcome:
     def say(line: str) -> None:
         print(line, file=sys.stderr if arguments.json else sys.stdout)
@@ -518,6 +539,8 @@ def work(arguments: argparse.Namespace) -> Outcome:
     specs = load_specs(root)
     if arguments.check or arguments.compare is not None:
         return _check(arguments, root, specs)
+    if arguments.validated:
+        return _note_validation(arguments, root, specs)
     return _build_and_replace(arguments, root, specs)
 
 
@@ -531,6 +554,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     mode.add_argument("--check", action="store_true", help="check bin/ without a compiler")
     mode.add_argument("--compare", type=Path, metavar="DIR", help="check bin/ and compare with DIR")
     mode.add_argument("--replace", metavar="A,B", help="build, and replace these files and entries")
+    mode.add_argument("--validated", metavar="DEVICE", help="note a device in these entries")
     parser.add_argument("--modules", metavar="A,B", help="only these modules")
     parser.add_argument(
         "--out", type=Path, default=OUT, help="folder to build in; an earlier build there goes"

@@ -129,6 +129,29 @@ def test_a_kernel_that_breaks_a_rule_is_not_taken(
     assert not (checkout.root / build_fatbin.LOGS).exists()
 
 
+def test_a_device_is_noted_for_the_fatbin_that_ran_there(
+    checkout: Checkout, capsys: Captured
+) -> None:
+    manifest = checkout.root / build_fatbin.BIN / "manifest.json"
+
+    def noted() -> list[str]:
+        entries = json.loads(manifest.read_text(encoding="utf-8"))["modules"]
+        devices: list[str] = entries["tiny.fatbin"]["validated_on"]
+        return devices
+
+    for device in ("GPU B", "GPU A", "GPU B"):
+        assert checkout.fatbin("--validated", device, "--modules", "tiny") == 0
+    assert noted() == ["GPU A", "GPU B"]
+    assert checkout.freeze("--modules", "tiny") == 0
+    assert checkout.fatbin("--validated", "GPU C") == 2
+    assert "name the modules" in capsys.readouterr().err
+    checkout.edit(CUDA_H, "STEP 1.0f", "STEP 1.5f")
+    assert checkout.fatbin("--validated", "GPU C", "--modules", "tiny") == 1
+    assert noted() == ["GPU A", "GPU B"]
+    assert checkout.fatbin("--replace", "tiny") == 0
+    assert noted() == []
+
+
 def test_a_source_that_does_not_compile(checkout: Checkout, capsys: Captured) -> None:
     checkout.edit(SOURCE, "STEP", "NO_SUCH_NAME")
     assert checkout.fatbin("--replace", "tiny") == 2
