@@ -381,7 +381,7 @@ def test_a_changed_bit_fails_the_gate_which_is_told_once_and_changes_nothing(
     choose(world)
     before = sha256_of_tree(world.origin)
     assert world.run("canaries") == 1
-    assert world.run("canaries") == 1
+    assert world.run("record", "--execute") == 1
     said = capsys.readouterr().out
     assert "GOLD121" in said
     assert said.count("reported in") == 1
@@ -390,7 +390,6 @@ def test_a_changed_bit_fails_the_gate_which_is_told_once_and_changes_nothing(
     for result in ("good", "strict"):
         assert f"- {result}: " in issue["body"]
         assert f"{result}-{NEW}-1" in issue["body"]
-    assert world.run("record", "--execute") == 1
     assert sha256_of_tree(world.origin) == before
 
 
