@@ -240,6 +240,11 @@ class Index:
     def request(
         self, url: str, headers: dict[str, str], method: str = "GET"
     ) -> urllib.request.Request:
+        """A request with the credentials of this index, where it goes to this index's host.
+
+        Raises:
+            UnusableError: the address is none of the web.
+        """
         if urllib.parse.urlsplit(url).scheme not in _SCHEMES:
             raise UnusableError(f"{url} is no http address")
         request = urllib.request.Request(url, None, headers, method=method)  # noqa: S310
