@@ -29,6 +29,7 @@ from harness import (
     expected,
     make_request,
 )
+from mmaemu.backends import reference
 from mmaemu.backends.cpu import CpuBackend, backends
 from mmaemu.backends.cpu.library import KERNELS
 from mmaemu.gemm import epilogue as epilogues
@@ -79,7 +80,7 @@ def can_run(row: Kernel, request: AccumulateRequest) -> bool:
     if row.kernel == "floor_fma_double":
         return model.fraction_bits >= 13 and not model.late_c
     # cvtt sums in 32 bits.
-    return row.kernel != "cvtt" or model.name != "tcgen05_f8f6f4_fp32" and model.dot_length <= 32
+    return row.kernel != "cvtt" or (model.name != "tcgen05_f8f6f4_fp32" and model.dot_length <= 32)
 
 
 def run(row: Kernel, request: AccumulateRequest, *, threads: int = 1) -> torch.Tensor:
@@ -273,3 +274,16 @@ def test_the_fused_epilogue(out_dtype: torch.dtype, size: tuple[int, int, int]) 
         wanted = execute.execute(backend.accumulate, request, epilogue)
         what = f"{family} {scale} {extra}"
         assert_bitwise_equal(backend.execute(request, epilogue), wanted, msg=what)
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["in a", "in b"])
+def test_a_single_infinity_is_noticed(place: int) -> None:
+    formats = (("e5m2", "e4m3"), ("e4m3", "e5m2"))[place]
+    codes = operands("gaussian", 17, 33, 96, formats=formats, seed=8)
+    codes[place][3, 70] = 0x7C
+    request = make_request(codes, formats, MODELS[0], PLANS[0])
+    one = torch.ones((), dtype=torch.float32)
+    epilogue = epilogues.prepare(one, one, out_dtype=torch.float32)
+    wanted = execute.execute(reference.accumulate, request, epilogue)
+    assert_bitwise_equal(FAST[0].backend.execute(request, epilogue), wanted)
+    assert bool(torch.isinf(wanted).any())
