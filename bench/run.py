@@ -243,9 +243,41 @@ def measure(report: Report, device: torch.device, rounds: int) -> None:
             row = Row("torch.mm", model, shape, mm, products / mm / 1e9, 1.0)
             report.rows.append(row)
             print_row(row)
+        if device.type == "cuda":
+            measure_native(report, shape, (left, right))
         for model in MODELS:
             row = Row("reference", model, shape, products / rates[model], rates[model] / 1e9, 0.0)
             report.rows.append(row)
+
+
+def measure_native(
+    report: Report, shape: tuple[int, int, int], operands: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    """The GPU's own matrix units on the same shape: bf16, and FP8 where there is any."""
+    left, right = operands
+    one = torch.ones((), dtype=torch.float32, device=left.device)
+    half = [each.to(torch.bfloat16) for each in operands]
+    a, b = (each.to(torch.float8_e4m3fn) for each in (left, right.t().contiguous()))
+    calls = {
+        "torch.mm bf16": lambda: torch.mm(*half),
+        "_scaled_mm": lambda: torch._scaled_mm(  # noqa: SLF001 - the very function to compare with
+            a, b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True
+        ),
+    }
+    for name, call in calls.items():
+        try:
+            _, seconds, ratio = pairs(
+                finished(lambda: torch.mm(left, right), left.device),
+                finished(call, left.device),
+                3,
+            )
+        except RuntimeError as error:
+            print(f"{name}: not measured: {error}")
+            continue
+        m, k, n = shape
+        row = Row(name, "native", shape, seconds, m * k * n / seconds / 1e9, ratio)
+        report.rows.append(row)
+        print_row(row)
 
 
 def print_row(row: Row) -> None:
@@ -496,7 +528,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "figures": figures(report),
     }
     write(path, document)
-    draw(report, arguments.out / f"{arguments.name}.png")
+    try:
+        draw(report, arguments.out / f"{arguments.name}.png")
+    except ImportError:
+        print("no chart: matplotlib is not installed")
     return code
 
 

@@ -9,6 +9,7 @@ one entry {status, reason, outputs, differing} of FILE; what has no data is `abs
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -102,8 +103,13 @@ class Gemm:
     expected: torch.Tensor
 
 
-def gemms(preset: str) -> Iterator[Gemm]:
+@functools.cache
+def gemms(preset: str) -> tuple[Gemm, ...]:
     """The GEMMs that every kernel of a preset computes: families x shapes x formats x plans."""
+    return tuple(_gemms(preset))
+
+
+def _gemms(preset: str) -> Iterator[Gemm]:
     from mmaemu import SplitK, accumulate
     from mmaemu.testing import operands
 
@@ -136,6 +142,7 @@ def kernels(device: str) -> dict[str, Check]:
         check = found[f"kernel {name}"] = Check()
         if status.available:
             _compare_kernel(name, device, check)
+            check.reason += f"; from {status.source}"
         else:
             # What is not meant for this device is said; what should work and does not is a failure.
             check.status, check.reason = "fail" if status.failed else "absent", status.reason
@@ -259,6 +266,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--truth", type=Path, help="folder of recordings")
     parser.add_argument("--checks", type=Path, required=True, help="JSON file to write")
+    parser.add_argument(
+        "--package",
+        type=Path,
+        default=Path(sys.prefix),
+        help="folder that mmaemu must come from; the environment's if left out",
+    )
+    parser.add_argument("--kernels-only", action="store_true", help="leave the recordings out")
     arguments = parser.parse_args(argv)
 
     import torch
@@ -266,14 +280,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     import mmaemu
 
     where = Path(mmaemu.__file__).resolve()
-    if not where.is_relative_to(Path(sys.prefix).resolve()):
-        print(f"installed_checks: mmaemu comes from {where}, not from this environment")
+    if not where.is_relative_to(arguments.package.resolve()):
+        print(f"installed_checks: mmaemu comes from {where}, not from {arguments.package}")
         return 1
     started = time.monotonic()
     with warnings.catch_warnings():
         # An experimental preset or split warns; here only bits count.
         warnings.simplefilter("ignore")
-        found = checks(arguments.truth, arguments.device)
+        only, device = arguments.kernels_only, arguments.device
+        found = kernels(device) if only else checks(arguments.truth, device)
     name = torch.cuda.get_device_name() if arguments.device != "cpu" else "cpu"
     document = {
         "schema": SCHEMA,
