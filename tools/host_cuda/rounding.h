@@ -182,11 +182,47 @@ static inline uint32_t fma16(uint32_t x, uint32_t y, uint32_t z, int fraction_bi
     return encode16_nearest(exact_sum(a * b, c, true), fraction_bits, min_exponent);
 }
 
-static inline uint32_t fma16x2(uint32_t x, uint32_t y, uint32_t z, int fraction_bits,
-                               int min_exponent)
+static inline uint32_t fma_fp16x2(uint32_t x, uint32_t y, uint32_t z)
 {
-    return fma16(x & 0xFFFFu, y & 0xFFFFu, z & 0xFFFFu, fraction_bits, min_exponent) |
-           fma16(x >> 16, y >> 16, z >> 16, fraction_bits, min_exponent) << 16;
+    return fma16(x & 0xFFFFu, y & 0xFFFFu, z & 0xFFFFu, 10, -14) |
+           fma16(x >> 16, y >> 16, z >> 16, 10, -14) << 16;
+}
+
+/* x * y + z with the last bit set where it is not exact. */
+static inline uint32_t fma_to_odd(float x, float y, float z)
+{
+#if MMAEMU_HOST_AVX512
+    const __m128 a = _mm_set_ss(x);
+    const __m128 b = _mm_set_ss(y);
+    const __m128 c = _mm_set_ss(z);
+    const float low =
+        _mm_cvtss_f32(_mm_fmadd_round_ss(a, b, c, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC));
+    const float high =
+        _mm_cvtss_f32(_mm_fmadd_round_ss(a, b, c, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
+    if (low == high)
+        return float_bits(high);
+    return float_bits(low < 0.0f ? high : low) | 1u;
+#else
+    const double sum = exact_sum((double)x * (double)y, (double)z, true);
+    const float cut = to_float_toward_zero(sum);
+    return float_bits(cut) | ((double)cut != sum ? 1u : 0u);
+#endif
+}
+
+/* bf16 is the upper half of fp32, subnormals included: the sum rounded to odd in 24 bits, and then
+ * to nearest even in 8, is rounded once. */
+static inline uint32_t fma_bf16(uint32_t x, uint32_t y, uint32_t z)
+{
+    const uint32_t bits = fma_to_odd(bits_float(x), bits_float(y), bits_float(z));
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u)
+        return 0x7FFFu;
+    return (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
+}
+
+static inline uint32_t fma_bf16x2(uint32_t x, uint32_t y, uint32_t z)
+{
+    return fma_bf16(x << 16, y << 16, z << 16) |
+           fma_bf16(x & 0xFFFF0000u, y & 0xFFFF0000u, z & 0xFFFF0000u) << 16;
 }
 
 } // namespace mmaemu_host

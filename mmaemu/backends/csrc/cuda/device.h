@@ -112,12 +112,12 @@ MMAEMU_WGMMA(mmaemu_wgmma_e5m2_e5m2, "e5m2", "e5m2")
 
 MMAEMU_DEVICE mmaemu_u32 mmaemu_fma_bf16x2(mmaemu_u32 x, mmaemu_u32 y, mmaemu_u32 z)
 {
-    return mmaemu_host::fma16x2(x, y, z, 7, -126);
+    return mmaemu_host::fma_bf16x2(x, y, z);
 }
 
 MMAEMU_DEVICE mmaemu_u32 mmaemu_fma_fp16x2(mmaemu_u32 x, mmaemu_u32 y, mmaemu_u32 z)
 {
-    return mmaemu_host::fma16x2(x, y, z, 10, -14);
+    return mmaemu_host::fma_fp16x2(x, y, z);
 }
 
 #define MMAEMU_MMA(NAME, UNIT, FORMAT_A, FORMAT_B, DEPTH)                                          \
