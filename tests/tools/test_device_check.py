@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 import device_check
-import record_gemms
-import record_steps
 import replay_truth
 from device_check import Step
 from files import ROOT
 from findings import FAIL, INCONCLUSIVE, PASS, UnusableError
+from record import record_gemms, record_steps
 
 
 def steps(*codes: int) -> tuple[Step, ...]:
