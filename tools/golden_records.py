@@ -32,7 +32,9 @@ TRIES: Final = 3
 TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_DECLINED: Final = re.compile(r"hook declined|declined due to|protected", re.IGNORECASE)
+_DECLINED: Final = re.compile(
+    r"hook declined|push declined|protected (branch|ref|tag)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)

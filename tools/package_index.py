@@ -369,12 +369,32 @@ def from_environment(role: str, environ: Mapping[str, str] = os.environ) -> Inde
             raise UnusableError(
                 f"the address of the {role} index holds a password; set TWINE_PASSWORD instead"
             )
-    user = environ.get(f"MMAEMU_{role.upper()}_USERNAME") or environ.get("TWINE_USERNAME")
-    password = environ.get(f"MMAEMU_{role.upper()}_PASSWORD") or environ.get("TWINE_PASSWORD")
-    credentials = (user, password) if user and password else None
-    timeout = float(environ.get("MMAEMU_INDEX_TIMEOUT") or _TIMEOUT)
-    upload_timeout = float(environ.get("MMAEMU_INDEX_TIMEOUT") or _UPLOAD_TIMEOUT)
-    return Index(role, f"{url.rstrip('/')}/", upload, credentials, timeout, upload_timeout)
+    return Index(
+        role=role,
+        url=f"{url.rstrip('/')}/",
+        upload_url=upload,
+        credentials=_account(role, environ),
+        timeout=_seconds(environ, _TIMEOUT),
+        upload_timeout=_seconds(environ, _UPLOAD_TIMEOUT),
+    )
+
+
+def _seconds(environ: Mapping[str, str], default: float) -> float:
+    text = environ.get("MMAEMU_INDEX_TIMEOUT") or str(default)
+    try:
+        return float(text)
+    except ValueError as error:
+        raise UnusableError(f"MMAEMU_INDEX_TIMEOUT must be seconds, got {text!r}") from error
+
+
+def _account(role: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """User and password: those of the role where it has its own, else twine's."""
+    own = [] if role == "public" else [_variable(role, "")]
+    found = [
+        next(filter(None, (environ.get(f"{prefix}{what}") for prefix in (*own, "TWINE_"))), None)
+        for what in ("USERNAME", "PASSWORD")
+    ]
+    return (found[0], found[1]) if found[0] and found[1] else None
 
 
 def _pip_index(environ: Mapping[str, str]) -> str:

@@ -283,10 +283,27 @@ def test_thousands_of_k_and_huge_accumulators() -> None:
         # 2^44 needs 11000 of the largest products of e5m2; those of e4m3 stay far below.
         k = min(kernel.k_max or 20000, 20000 if "e5m2" in formats else 2000)
         codes = operands("saturated", 2, 3, k, formats=formats, seed=1)
-        same = (codes[0] & np.uint8(0x7F), codes[1] & np.uint8(0x7F))
-        same[1][:, k // 2 :] |= 0x80
-        same[0][:, 7 * k // 8 :: 3] = 0x81
-        check(kernel, request_of(kernel, same, formats, PLANS[0]), f"K = {k}")
+        a, b = (each & np.uint8(0x7F) for each in codes)
+        # Then zeros opposite the least negative number, on either side, and smaller products.
+        for one, other, part in ((a, b, 16), (b, a, 17)):
+            one[:, part * k // 20 : (part + 1) * k // 20] = 0x00
+            other[:, part * k // 20 : (part + 1) * k // 20] = 0x81
+        b[:, 18 * k // 20 :] |= 0x80
+        a[:, 18 * k // 20 :: 3] = 0x81
+        check(kernel, request_of(kernel, (a, b), formats, PLANS[0]), f"K = {k}")
+
+
+@every_kernel
+def test_partial_results_of_every_size(kernel: KernelSpec) -> None:
+    """Every 64 of K has an order of magnitude of its own, so that every addition rounds."""
+    rng = np.random.default_rng(17)
+    formats = kernel.formats[0]
+    a, b = operands("uniform", 5, 7, 1100, formats=formats, seed=6)
+    top = rng.integers(0, 16, 18).repeat(64)[:1100].astype(np.uint8) << np.uint8(3)
+    for codes in (a, b):
+        codes[:] = np.where(top == 0x78, codes & 0x87, codes & 0x87 | top)
+    for plan in PLANS:
+        check(kernel, request_of(kernel, (a, b), formats, plan), f"{plan}")
 
 
 SCALES = (-0.37, -(2.0**-146), 2.0**100, 0.0, float("inf"), float("nan"))

@@ -109,16 +109,16 @@ def test_from_the_tree_to_three_repositories(maintainer: Maintainer) -> None:
     for target in ("staging", "ci", "public"):
         bare = clone.parent / f"{target}.git"
         maintainer.run("git", "init", "--quiet", "--bare", str(bare))
-        options = ("--to", target, "--remote", str(bare), *WAIVERS)
-        dry = maintainer.invoke("snapshot", *options, "--dry-run")
+        target_options = ("--to", target, "--remote", str(bare), *WAIVERS)
+        dry = maintainer.invoke("snapshot", *target_options, "--dry-run")
         assert "dry run" in dry
-        printed = maintainer.invoke("snapshot", *options)
+        printed = maintainer.invoke("snapshot", *target_options)
         maintainer.run("bash", "-euo", "pipefail", stdin=printed)
         shown = maintainer.run("git", "-C", str(bare), "log", "--format=%T|%an|%ae|%s", "master")
         assert shown.strip() == f"{tree}|{release.name}|{release.email}|mmaemu {VERSION}"
         refs = maintainer.run("git", "-C", str(bare), "for-each-ref", "--format=%(refname)")
         assert refs.split() == ["refs/heads/master"]
         # The branch is there now: what is left to print is the checklist.
-        again = maintainer.invoke("snapshot", *options)
+        again = maintainer.invoke("snapshot", *target_options)
         assert not re.search(r"^[^#]", again, re.MULTILINE)
         assert "H13 Push the tag" in again

@@ -95,6 +95,19 @@ def mail_server(port: int, mailbox: Mailbox) -> Iterator[None]:
         controller.stop()
 
 
+def variables(role: str, url: str, upload_url: str, account: tuple[str, str]) -> dict[str, str]:
+    """The environment variables that name an index and its account."""
+    public = role == "public"
+    prefix = "MMAEMU_" if public else f"MMAEMU_{role.upper()}_"
+    secrets = "TWINE_" if public else prefix
+    return {
+        f"{prefix}INDEX_URL": url,
+        f"{prefix}UPLOAD_URL": upload_url,
+        f"{secrets}USERNAME": account[0],
+        f"{secrets}PASSWORD": account[1],
+    }
+
+
 @dataclass
 class World:
     """Everything around one publication.
@@ -141,13 +154,7 @@ class World:
         """The environment of the tools: these indexes and nobody's configuration."""
         found = {"MMAEMU_MAIL_SERVER": f"127.0.0.1:{self.port}", "MMAEMU_INDEX_TIMEOUT": "3"}
         for role, index in self.indexes.items():
-            prefix = "MMAEMU" if role == "public" else f"MMAEMU_{role.upper()}"
-            found[f"{prefix}_INDEX_URL"] = index.url
-            found[f"{prefix}_UPLOAD_URL"] = index.upload_url
-            found[f"MMAEMU_{role.upper()}_USERNAME"] = USER
-            found[f"MMAEMU_{role.upper()}_PASSWORD"] = TOKENS[role]
-        found["TWINE_USERNAME"] = USER
-        found["TWINE_PASSWORD"] = TOKENS["public"]
+            found |= variables(role, index.url, index.upload_url, (USER, TOKENS[role]))
         return isolated(self.folder / "home") | found
 
     def command(self, tool: str, *arguments: str) -> list[str]:

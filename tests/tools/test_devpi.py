@@ -18,7 +18,7 @@ import pytest
 from files import sha256_of_file
 from index_server import isolated
 from package_index import Index
-from staging_world import RELEASE, World, reserved_port
+from staging_world import RELEASE, World, reserved_port, variables
 from two_wheels import stand_in
 
 PASSWORD = "devpi-secret"  # noqa: S105 - of a server that lives for one test
@@ -84,11 +84,9 @@ def _prepare(base: str) -> None:
 def settings(base: str) -> dict[str, str]:
     """The variables that name the two indexes."""
     found = {"MMAEMU_INDEX_TIMEOUT": "60"}
-    for role, prefix in (("staging", "MMAEMU_STAGING"), ("public", "MMAEMU")):
-        found[f"{prefix}_INDEX_URL"] = f"{base}/root/{role}/+simple/"
-        found[f"{prefix}_UPLOAD_URL"] = f"{base}/root/{role}/"
-        found[f"MMAEMU_{role.upper()}_USERNAME"] = "root"
-        found[f"MMAEMU_{role.upper()}_PASSWORD"] = PASSWORD
+    for role in ("staging", "public"):
+        index = f"{base}/root/{role}/"
+        found |= variables(role, f"{index}+simple/", index, ("root", PASSWORD))
     return found
 
 

@@ -315,7 +315,7 @@ def test_no_secret_is_printed_or_an_argument(world: World) -> None:
 
 def test_a_wrong_token_is_a_refusal_without_the_token(world: World) -> None:
     manifest = world.staged_manifest(NIGHTLY)
-    wrong = {"MMAEMU_PUBLIC_PASSWORD": "wrong-secret"}
+    wrong = {"TWINE_PASSWORD": "wrong-secret"}
     done = world.run("gate", str(manifest), "--execute", **wrong)
     assert done.returncode == 1, done.stdout
     assert "403" in done.stdout

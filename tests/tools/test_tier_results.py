@@ -71,6 +71,16 @@ def ran(name: str, change: Callable[[dict[str, Any]], object]) -> Change:
     return apply
 
 
+def both(first: Change, second: Change) -> Change:
+    """One change after the other."""
+
+    def apply(ready: Any) -> None:
+        first(ready)
+        second(ready)
+
+    return apply
+
+
 def host(**values: Any) -> Callable[[dict[str, Any]], object]:
     return lambda result: result["parts"]["host"].update(values)
 
@@ -174,10 +184,7 @@ NOT_RUN = device(status="not-run", reason="no CUDA device")
 CHEATS: dict[str, tuple[Change, set[str]]] = {
     "status edited": (edited(T3, device(reason="x")), {"REL206"}),
     "failure edited into a pass": (
-        lambda ready: (
-            ran(T3, device(status="fail"))(ready),
-            edited(T3, device(status="pass"))(ready),
-        )[1],
+        both(ran(T3, device(status="fail")), edited(T3, device(status="pass"))),
         {"REL206"},
     ),
     "counts edited": (edited(T3, counts(tests=9, passed=9)), {"REL206"}),
@@ -186,16 +193,16 @@ CHEATS: dict[str, tuple[Change, set[str]]] = {
         {"REL203", "REL206"},
     ),
     "commit and tree edited to HEAD after a change": (
-        lambda ready: (
-            _code_since(ready),
-            edited(
+        both(
+            _code_since,
+            lambda ready: edited(
                 T3,
                 lambda r: r.update(
                     commit=ready.git("rev-parse", "HEAD"),
                     tree=ready.git("rev-parse", "HEAD^{tree}"),
                 ),
             )(ready),
-        )[1],
+        ),
         {"REL203", "REL206"},
     ),
     "device part removed": (edited(T3, lambda r: r["parts"].pop("device")), {"REL201", "REL206"}),

@@ -84,7 +84,7 @@ def test_nvrtc_is_the_one_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert libnvrtc.open_nvrtc() is nvrtc
     monkeypatch.delenv("MMAEMU_NVRTC_PATH")
     monkeypatch.setattr(libnvrtc, "_default_names", tuple)
-    with pytest.raises(NativeLibraryError, match="torch came without NVRTC, and MMAEMU_NVRTC"):
+    with pytest.raises(NativeLibraryError, match="torch came without NVRTC, and MMAEMU_NVRTC_PATH"):
         libnvrtc.open_nvrtc()
 
 
