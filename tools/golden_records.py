@@ -525,7 +525,7 @@ def push(git: Git, plan: Plan, release: Release, env: dict[str, str] | None = No
     oid = write_commit(git, plan, release) if plan.files else None
     try:
         git.run(
-            *("push", "--porcelain", "--atomic", "--no-follow-tags", "--no-signed"),
+            *("push", "--atomic", "--no-follow-tags", "--no-signed"),
             plan.state.places.url,
             *refspecs(plan, oid),
             env=env,

@@ -361,7 +361,7 @@ int cuModuleGetFunction(function **made, module *from, const char *name)
     *made = calloc(1, sizeof(function));
     (*made)->owner = from;
     (*made)->shared_limit = 48 << 10;
-    snprintf((*made)->name, sizeof (*made)->name, "%s", name);
+    snprintf((*made)->name, sizeof(*made)->name, "%s", name);
     return 0;
 }
 
