@@ -34,6 +34,9 @@ from pypiserver.bottle_wrapper import Request as Form
 
 from files import sha256_of
 
+# pypiserver's web framework leaves a finder without find_spec, which importlib.util cannot ask.
+sys.meta_path[:] = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
     from typing_extensions import Self
