@@ -7,7 +7,8 @@
 A round times torch.mm and the backend one after the other; results are medians of the rounds'
 ratios, so that a machine whose speed drifts changes both alike. [tool.mmaemu.performance] has the
 marks: exit 1 if a threshold is missed, 3 if one could not be measured here. Beside a rate stands
-the share of what the instructions of the kernel, or the FMA units of the GPU, allow.
+the share of what the instructions of the kernel, or the FMA units of the GPU, allow. What comes
+before a GEMM, importing and finding the split, is measured in time alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -52,6 +54,14 @@ SMALL: Final = (16, 128, 16)
 MODELS: Final = ("ada", "hopper")
 REFERENCE_SHAPE: Final = (64, 1920, 384)
 """The reference is measured on a piece, since it is hundreds of times slower."""
+RESOLVED: Final = (
+    ("hopper", (64, 5760, 1920)),
+    ("ada", (64, 64, 16384)),
+    ("hopper", (65537, 65536, 65536)),
+)
+"""Profiles and M, N, K whose split is asked for: a recorded one, a split one, an envelope's."""
+STARTS: Final = 12
+UNITS: Final = {"microseconds": 1e6, "milliseconds": 1e3}
 MET, MISSED, UNDECIDED = 0, 1, 3
 
 
@@ -82,7 +92,11 @@ class Row:
 
 @dataclass
 class Report:
-    """All of a run."""
+    """All of a run.
+
+    Attributes:
+        small: seconds of calls that are not compared with torch.mm, by name.
+    """
 
     machine: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
@@ -322,6 +336,52 @@ def _median_call(call: Callable[[], object]) -> float:
     return statistics.median(timed(call) for _ in range(3000))
 
 
+FRESH: Final = """
+import sys, time
+import numpy
+start = time.perf_counter()
+import mmaemu
+imported = time.perf_counter()
+m, n, k = map(int, sys.argv[1:])
+mmaemu.resolve_splitk(m, n, k, a_dtype="e4m3", b_dtype="e4m3", out_dtype="bfloat16",
+                      use_fast_accum=False)
+print(imported - start, time.perf_counter() - start)
+"""
+
+
+def measure_start(report: Report) -> None:
+    """The import and the first split of a fresh interpreter, and a split that is asked for again.
+
+    The interpreter has numpy and compiled modules, as an installation has them.
+    """
+    command = [sys.executable, "-c", FRESH, *map(str, RESOLVED[0][1])]
+    with tempfile.TemporaryDirectory(prefix="mmaemu-bench-") as compiled:
+        environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled}
+        environment["PYTHONPATH"] = str(HERE.parent)
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        times = [
+            [float(text) for text in subprocess.check_output(command, env=environment).split()]
+            for _ in range(STARTS)
+        ][1:]  # The first compiles the modules.
+    imported, split = map(statistics.median, zip(*times, strict=True))
+    slowest = max(_median_call(_resolver(*each)) for each in RESOLVED)
+    found = {"import": imported, "first_split": split, "split": slowest}
+    report.small.update(found)
+    for name, seconds in found.items():
+        print(f"{name:12} {seconds * 1e6:.1f} us")
+
+
+def _resolver(profile: str, sizes: tuple[int, int, int]) -> Callable[[], object]:
+    return lambda: mmaemu.resolve_splitk(
+        *sizes,
+        a_dtype="e4m3",
+        b_dtype="e4m3",
+        out_dtype="bfloat16",
+        use_fast_accum=False,
+        profile=profile,
+    )
+
+
 def measure_scaling(report: Report, rounds: int) -> None:
     """Wall and CPU time of one and two threads on the fastest CPU backend."""
     request = request_of(SHAPES[0], "hopper", torch.device("cpu"))
@@ -429,9 +489,9 @@ def counts(report: Report) -> dict[str, int]:
 
 
 def _value(report: Report, mark: dict[str, Any]) -> float | None:
-    if mark["what"] == "microseconds":
-        seconds = report.small.get(mark["backend"])
-        return None if seconds is None else seconds * 1e6
+    if mark["what"] in UNITS:
+        seconds = report.small.get(mark["call"])
+        return None if seconds is None else seconds * UNITS[mark["what"]]
     if mark["what"] in {"speedup", "cpu_time"}:
         return next((each[mark["what"]] for each in report.scaling.values()), None)
     # The worse of the two models counts.
@@ -517,6 +577,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measure(report, device, arguments.rounds)
     if device.type == "cpu":
         measure_small(report)
+        measure_start(report)
         measure_scaling(report, arguments.rounds)
     for interpreter in arguments.peer:
         measure_peer(report, interpreter)

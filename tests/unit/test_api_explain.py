@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import time
+import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable
@@ -168,26 +168,25 @@ def test_layouts_that_were_not_recorded_have_no_recorded_split() -> None:
     assert explain(mat2=b.t()).validation == "ok"
 
 
-def test_huge_sizes_cost_nothing() -> None:
-    """Memory and time do not depend on M, N, K; the operands lie on the meta device."""
-    sizes = (65537, 65536, 65536)
-
+def huge(scale: int) -> dict[str, Any]:
     def matrix(rows: int, columns: int) -> torch.Tensor:
-        return torch.empty((rows, columns), dtype=E4M3, device="meta")
+        return torch.empty((rows * scale, columns * scale), dtype=E4M3, device="meta")
 
-    arguments: dict[str, Any] = {
-        "input": matrix(sizes[0], sizes[2]),
-        "mat2": matrix(sizes[1], sizes[2]).t(),
+    return {
+        "input": matrix(65537, 65536),
+        "mat2": matrix(65536, 65536).t(),
         "scale_a": torch.empty((), device="meta"),
         "scale_b": torch.empty((), device="meta"),
         "out_dtype": BF16,
         "profile": "ada",
     }
-    mmaemu.explain(**arguments)
+
+
+def test_huge_sizes_cost_nothing() -> None:
+    """Memory and steps do not depend on M, N, K; the operands lie on the meta device."""
+    mmaemu.explain(**huge(1))
     tracemalloc.start()
-    start = time.perf_counter()
-    plan = mmaemu.explain(**{**arguments, "use_fast_accum": True})
-    seconds = time.perf_counter() - start
+    plan = mmaemu.explain(**huge(1), use_fast_accum=True)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert plan.validation == "ok"
@@ -195,10 +194,21 @@ def test_huge_sizes_cost_nothing() -> None:
     assert plan.split.source == "envelope"
     assert plan.backend == explain(splitk=1).backend
     assert peak < 1 << 20
-    assert seconds < 0.5
-    split = mmaemu.explain(**{**arguments, "splitk": (31, "serial")}).split
+    split = mmaemu.explain(**huge(1), splitk=(31, "serial")).split
     assert split is not None
     assert split.S == 31
+
+    def steps(scale: int) -> int:
+        arguments, counted = huge(scale), []
+        mmaemu.explain(**arguments)
+        sys.setprofile(lambda _frame, event, _value: counted.append(event))
+        try:
+            mmaemu.explain(**arguments)
+        finally:
+            sys.setprofile(None)
+        return len(counted)
+
+    assert steps(1) == steps(4)
 
 
 def test_programming_errors_are_raised() -> None:

@@ -77,8 +77,44 @@ def test_the_limit_is_the_clock_times_what_the_instructions_allow(
     assert bench.limit_of("cpu:x", "ada", CPU) is None
 
 
+@pytest.mark.parametrize(
+    ("seconds", "value", "verdict"),
+    [
+        ({"split": 0.002}, 2.0, "met"),
+        ({"split": 0.0021}, 2.1, "missed"),
+        ({}, None, "not measured"),
+    ],
+)
+def test_a_call_is_judged_by_its_time(
+    bench: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: dict[str, float],
+    value: float | None,
+    verdict: str,
+) -> None:
+    mark = {"name": "a", "what": "milliseconds", "call": "split", "most": 2.0}
+    monkeypatch.setattr(bench, "TABLE", {"marks": [mark]})
+    report = bench.Report({}, small=seconds)
+    bench.judge(report, CPU)
+    assert [(each["value"], each["verdict"]) for each in report.marks] == [
+        (pytest.approx(value), verdict)
+    ]
+
+
+def test_what_comes_before_a_gemm_is_measured(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "STARTS", 2)
+    report = bench.Report({})
+    bench.measure_start(report)
+    assert set(report.small) == {"import", "first_split", "split"}
+    assert 0 < report.small["import"] < report.small["first_split"]
+    assert report.small["split"] > 0
+
+
 def test_our_marks_are_complete(bench: ModuleType) -> None:
     for mark in bench.TABLE["marks"]:
+        assert mark["what"] not in bench.UNITS or "call" in mark
         bounds = [key for key in ("most", "least") if key in mark]
         assert len(bounds) == 1
         # A goal is at least as hard to reach as the threshold.
@@ -90,3 +126,30 @@ def test_our_marks_are_complete(bench: ModuleType) -> None:
 def test_a_device_that_is_not_there_was_not_measured(bench: ModuleType, tmp_path: Path) -> None:
     assert bench.main(["--device", "cuda", "--out", str(tmp_path), "--name", "x"]) == 3
     assert json.loads((tmp_path / "x.json").read_text())["reason"] == "torch sees no CUDA device"
+
+
+def test_another_installation_is_measured_by_its_interpreter(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "SHAPES", ((16, 64, 128),))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    report = bench.Report({})
+    bench.measure_peer(report, sys.executable)
+    assert [(peer["shape"], peer["rate"] > 0) for peer in report.peers] == [((16, 64, 16), True)]
+    monkeypatch.setattr(bench, "PEER", "raise SystemExit('no emulator here')")
+    bench.measure_peer(report, sys.executable)
+    assert len(report.peers) == 1
+    assert "peer: not measured: ['no emulator here']" in capsys.readouterr().out
+
+
+def test_the_chart_is_a_picture_of_the_numbers_alone(bench: ModuleType, tmp_path: Path) -> None:
+    rows = [
+        bench.Row("cpu:x", "hopper", shape, 1.0, rate, 1.0, limit=9.0)
+        for shape, rate in zip(bench.SHAPES, (1.0, 2.0, 3.0), strict=True)
+    ]
+    pictures = []
+    for name, few in (("a.png", rows), ("b.png", rows), ("c.png", [*rows[:2], rows[0]])):
+        bench.draw(bench.Report({"threads": 1, "cpu": "a CPU"}, rows=few), tmp_path / name)
+        pictures.append((tmp_path / name).read_bytes())
+    assert pictures[0].startswith(b"\x89PNG")
+    assert pictures[0] == pictures[1] != pictures[2]

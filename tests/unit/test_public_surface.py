@@ -160,17 +160,16 @@ def test_signature_follows_torch() -> None:
     assert out_names == [*(name for name, _ in theirs), "out"]
 
 
-def test_import_is_quick_and_has_no_side_effects() -> None:
+def test_import_loads_little_and_has_no_side_effects() -> None:
     script = """
-import json, sys, time
+import json, sys
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
-opened, before, start = [], set(sys.modules), time.perf_counter()
+opened, before = [], set(sys.modules)
 import mmaemu
-seconds = time.perf_counter() - start
 names = sorted(set(sys.modules) - before)
 mmaemu.list_profiles(), mmaemu.SplitK(2, "serial"), mmaemu.ReferenceRejectsError
 late = [name for name in ("torch", "numpy") if name in sys.modules]
-print(json.dumps({"seconds": seconds, "names": names, "opened": opened, "late": late}))
+print(json.dumps({"names": names, "opened": opened, "late": late}))
 """
     command = [sys.executable, "-c", script]
     root = str(Path(mmaemu.__file__).parents[1])
@@ -179,7 +178,5 @@ print(json.dumps({"seconds": seconds, "names": names, "opened": opened, "late": 
     assert [name for name in report["names"] if name.startswith("mmaemu")] == ["mmaemu"]
     assert not {"torch", "numpy", "typing"} & set(report["names"])
     assert report["late"] == []
-    # A loaded machine is slow; importing torch or numpy would still take far longer.
-    assert report["seconds"] < 0.1
     data = [path for path in report["opened"] if not path.endswith((".py", ".pyc"))]
     assert [path for path in data if "mmaemu" in path and not Path(path).is_dir()] == []
