@@ -3,11 +3,13 @@
     python tools/run_mutants.py                          all of tests/mutants/*.toml
     python tools/run_mutants.py --seed S --count 6       some, the same ones for the same seed
     python tools/run_mutants.py --only truncation --list
+    python tools/run_mutants.py --device                 the rows with a killer on a GPU
 
 A mutant is one replacement in one file, made in a copy of the tree, never in the checkout; then its
 killer runs, and nothing else. Killed means that the killer failed: one that cannot be collected, or
 that is killed itself, shows nothing. Exit 0: as the matrix says; 1: a mutant survived, or a control
-did not; 2: the matrix does not fit the tree, or a killer fails without any mutant; 3: not all ran.
+did not; 2: the matrix does not fit the tree, or a killer fails without any mutant; 3: none was
+chosen, or --device finds no GPU.
 """
 
 from __future__ import annotations
@@ -24,14 +26,22 @@ import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from files import ROOT, read_toml, write_json
-from findings import FAIL, INCONCLUSIVE, PASS, UNUSABLE, UnusableError, guarded
+from findings import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    UNUSABLE,
+    InconclusiveError,
+    UnusableError,
+    guarded,
+)
 from git_commands import Git
 
 SCHEMA: Final = "mmaemu.mutants/1"
@@ -41,7 +51,11 @@ TIMEOUT_SECONDS: Final = 600
 TESTS_FAILED: Final = 1
 """pytest's exit code."""
 
-KEYS: Final = frozenset({"name", "rule", "file", "old", "new", "killer", "survives", "build"})
+KEYS: Final = frozenset(
+    {"name", "rule", "file", "old", "new", "killer", "survives", "build", "on_device"}
+)
+DEVICE_TESTS: Final = "tests/cuda/"
+NO_GPU: Final = "torch sees no CUDA device"
 # How a changed source becomes what the tests load, and which files that replaces.
 BUILDS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "cpu": (
@@ -64,6 +78,7 @@ class Mutant:
         killer: pytest id of the test that fails on it; of a survivor, the test that must pass.
         survives: why no test can tell it apart, or what makes it a control; "" for a mutant.
         build: key of BUILDS, "" where the tests read the file itself.
+        on_device: pytest id of the test that fails on it on a GPU, "" where none is named.
     """
 
     name: str
@@ -74,6 +89,7 @@ class Mutant:
     killer: str
     survives: str = ""
     build: str = ""
+    on_device: str = ""
 
     @property
     def title(self) -> str:
@@ -93,8 +109,11 @@ class Mutant:
             yield "a mutant names the rule that it breaks"
         if self.build and self.build not in BUILDS:
             yield f"unknown build {self.build!r}; known: {', '.join(BUILDS)}"
-        if not _is_test(root, self.killer):
-            yield f"there is no test {self.killer}"
+        for test in filter(None, (self.killer, self.on_device)):
+            if not _is_test(root, test):
+                yield f"there is no test {test}"
+        if self.on_device and not self.on_device.startswith(DEVICE_TESTS):
+            yield f"on_device names a test of {DEVICE_TESTS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +187,11 @@ def choose(
         return tuple(named)
     picked = random.Random(seed).sample(range(len(named)), count)  # noqa: S311 - no secret
     return tuple(named[index] for index in sorted(picked))
+
+
+def on_device(matrix: Iterable[Mutant]) -> tuple[Mutant, ...]:
+    """The rows that name a killer on a GPU, with it as their killer."""
+    return tuple(replace(each, killer=each.on_device) for each in matrix if each.on_device)
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -349,15 +373,25 @@ def document(verdicts: Sequence[Verdict], arguments: argparse.Namespace) -> dict
     }
 
 
+def has_gpu(root: Path) -> bool:
+    """Whether torch sees a CUDA device."""
+    return _run(root, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())")[0] == 0
+
+
 def _action(arguments: argparse.Namespace) -> int:
     root = arguments.root.resolve()
-    mutants = choose(load(root), arguments.only, arguments.seed, arguments.count)
+    matrix = on_device(load(root)) if arguments.device else load(root)
+    mutants = choose(matrix, arguments.only, arguments.seed, arguments.count)
     if arguments.list or not mutants:
         for mutant in mutants:
             print(f"{mutant.title}  [{mutant.killer}]")
         print(f"run_mutants: {len(mutants)} rows")
         return PASS if mutants else INCONCLUSIVE
-    verdicts = run_all(root, mutants, arguments.jobs)
+    if arguments.device and not has_gpu(root):
+        write_json(arguments.report, {"schema": SCHEMA, "counts": {}, "reason": NO_GPU})
+        raise InconclusiveError(NO_GPU)
+    print(f"run_mutants: {len(mutants)} of {len(matrix)} rows, seed {arguments.seed}", flush=True)
+    verdicts = run_all(root, mutants, 1 if arguments.device else arguments.jobs)
     report = document(verdicts, arguments)
     write_json(arguments.report, report)
     counts = report["counts"]
@@ -381,7 +415,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, help="how many to choose; all if left out")
     parser.add_argument("--only", default="", help="rows with this in name, rule or file")
     parser.add_argument("--list", action="store_true", help="say which rows would run")
-    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
+    parser.add_argument("--device", action="store_true", help="on the GPU, one at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time; one a core"
+    )
     parser.add_argument("--report", type=Path, default=REPORT, help="where the report goes")
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree")
     arguments = parser.parse_args(argv)

@@ -107,6 +107,7 @@ _KERNELS_ON_HOST: Final = (
     "tests/replay/test_cuda_recordings.py",
 )
 _BENCH: Final = ("bench/run.py", "--out", "build/tiers", "--name")
+_MUTANTS: Final = ("tools/run_mutants.py", "--report")
 
 TIERS: Final = {
     tier.name: tier
@@ -122,7 +123,19 @@ TIERS: Final = {
             },
         ),
         Tier("t3p", {"device": (_device("t3p", "tests/parity/test_*.py"),)}),
-        Tier("t4", {"host": (Command(("tools/run_mutants.py",), "t4-report"),)}),
+        Tier(
+            "t4",
+            {
+                "host": (Command((*_MUTANTS, "build/tiers/t4-report.json"), "t4-report"),),
+                "device": (
+                    Command(
+                        (*_MUTANTS, "build/tiers/t4-device-report.json", "--device"),
+                        "t4-device-report",
+                        locked=True,
+                    ),
+                ),
+            },
+        ),
         _host("t5"),
         Tier(
             "t6",

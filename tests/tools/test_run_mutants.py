@@ -109,6 +109,8 @@ def test_a_mutant_that_breaks_the_import_was_not_killed_by_its_test(tree: Path) 
         ({"killer": "tests/test_that.py::test_it"}, "there is no test"),
         ({"rule": ""}, "names the rule"),
         ({"build": "gpu"}, "unknown build"),
+        ({"on_device": "tests/cuda/test_it.py::test_it"}, "there is no test tests/cuda"),
+        ({"on_device": "tests/test_it.py::test_it"}, "names a test of tests/cuda/"),
         ({"kiler": "x"}, "expected the keys"),
     ],
 )
@@ -158,18 +160,86 @@ def test_the_copy_is_what_git_would_track(tree: Path, tmp_path: Path) -> None:
     assert not (copy / "ignored").exists()
 
 
+DEVICE_TESTS = """\
+import os
+import pytest
+from larger import larger
+
+pytestmark = pytest.mark.skipif("NO_GPU" in os.environ, reason="no CUDA device")
+
+
+def test_larger():
+    assert larger(3, 5) == 5
+
+
+def test_equal():
+    assert larger(3, 3) == 3
+"""
+
+
+@pytest.fixture
+def device_rows(tree: Path) -> tuple[dict[str, str], ...]:
+    """Rows of which some name a killer on a device."""
+    (tree / "tests" / "cuda").mkdir()
+    (tree / "tests" / "cuda" / "test_gpu.py").write_text(DEVICE_TESTS)
+    killed = ROW | {"on_device": "tests/cuda/test_gpu.py::test_larger"}
+    survivor = ROW | {"name": "unnoticed", "on_device": "tests/cuda/test_gpu.py::test_equal"}
+    return killed, survivor, ROW | {"name": "of the host alone"}
+
+
+def test_rows_with_a_killer_on_a_device_run_there_with_it(
+    tree: Path, device_rows: tuple[dict[str, str], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_mutants, "has_gpu", lambda _: True)
+    code, report = ran(tree, *device_rows, options=("--device",))
+    assert code == 1
+    assert [(row["name"], row["state"]) for row in report["mutants"]] == [
+        ("the smaller one", "killed"),
+        ("unnoticed", "survived"),
+    ]
+    assert report["mutants"][0]["killer"] == "tests/cuda/test_gpu.py::test_larger"
+    assert ran(tree, device_rows[0], options=("--device",))[0] == 0
+    monkeypatch.setenv("NO_GPU", "1")
+    assert ran(tree, device_rows[0], options=("--device",)) == (2, None), "a skip kills nothing"
+
+
+def test_without_a_gpu_nothing_was_run(
+    tree: Path,
+    device_rows: tuple[dict[str, str], ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, report = ran(tree, *device_rows, options=("--device",))
+    assert code == 3
+    assert report == {
+        "schema": "mmaemu.mutants/1",
+        "counts": {},
+        "reason": "torch sees no CUDA device",
+    }
+    assert "torch sees no CUDA device" in capsys.readouterr().err
+
+
+def kind(row: run_mutants.Mutant) -> str:
+    """What a row is about: a control, an equivalent, a kernel, a check, or a model or plan."""
+    if row.name.startswith("control"):
+        return "control"
+    if row.survives:
+        return "equivalent"
+    if "/csrc/" in row.file:
+        return "kernel"
+    return "check" if row.file.startswith("tools/") else "model or plan"
+
+
 def test_our_matrix_fits_the_tree() -> None:
     matrix = run_mutants.load(ROOT)
-    kinds = Counter(
-        "control" if row.name.startswith("control") else (row.build or row.file.split("/")[0])
-        for row in matrix
-        if row.name.startswith("control") or not row.survives
-    )
+    kinds = Counter(map(kind, matrix))
     rules = {row.rule for row in matrix}
-    assert kinds["mmaemu"] >= 45
-    assert kinds["cpu"] >= 10
+    assert kinds["model or plan"] >= 45
+    assert kinds["kernel"] >= 10
     assert kinds["control"] >= 5
-    assert kinds["tools"] >= 40
+    assert kinds["check"] >= 40
+    assert sum(bool(row.on_device) for row in matrix) >= 10
     assert {f"N{number}" for number in range(1, 24)} <= rules
     with pytest.raises(UnusableError, match="no mutant"):
         run_mutants.load(ROOT / "docs")
