@@ -2,123 +2,94 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
+import rehearse
 from files import ROOT
-from project import load_project
+from rehearse import Options, Rehearsal, StepError
 
 VERSION = "9.0.0.dev1"
 DATE = "2030-01-02"
 REASON = "the rehearsal has no GPU"
-# The one tier that is quick without a GPU: it is not run, and that is acknowledged.
-TIERS = 'tiers = ["t3p"]'
-WAIVERS = ("--device-not-run", f"T3P={REASON}", "--device-not-run", f"T7={REASON}")
+WAIVED = dict.fromkeys(("T3", "T3P", "T4", "T6", "T7"), REASON)
 
 
-class Maintainer:
-    """Runs commands in the clone, as somebody whose git knows no name of theirs."""
-
-    def __init__(self, clone: Path, home: Path) -> None:
-        self.clone = clone
-        self.env = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(home),
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_AUTHOR_NAME": "A Developer",
-            "GIT_AUTHOR_EMAIL": "dev@private.invalid",
-            "GIT_COMMITTER_NAME": "A Developer",
-            "GIT_COMMITTER_EMAIL": "dev@private.invalid",
-        }
-
-    def run(self, *command: str, stdin: str = "") -> str:
-        done = subprocess.run(
-            command,
-            cwd=self.clone,
-            env=self.env,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
-        return done.stdout
-
-    def invoke(self, *arguments: str) -> str:
-        return self.run(sys.executable, "-m", "invoke", *arguments)
-
-    def git(self, *arguments: str) -> str:
-        return self.run("git", *arguments).strip()
+def arguments(out: Path, *further: str) -> list[str]:
+    waivers = [word for tier in WAIVED for word in ("--device-not-run", f"{tier}={REASON}")]
+    return [VERSION, "--date", DATE, "--short", "--out", str(out), *waivers, *further]
 
 
-@pytest.fixture(scope="module")
-def maintainer(tmp_path_factory: pytest.TempPathFactory) -> Maintainer:
-    folder = tmp_path_factory.mktemp("rehearsal")
-    (folder / "home").mkdir()
-    someone = Maintainer(folder, folder / "home")
-    someone.run("git", "clone", "--quiet", f"file://{ROOT}", "clone")
-    someone.clone = folder / "clone"
-    return someone
-
-
-def test_from_the_tree_to_three_repositories(maintainer: Maintainer) -> None:
-    clone = maintainer.clone
-    (clone / "changelog.d" / "0.added.md").write_text("A rehearsal.\n", encoding="utf-8")
-    pyproject = clone / "pyproject.toml"
-    found = re.compile(r"^tiers = .*$", re.MULTILINE)
-    text, count = found.subn(TIERS, pyproject.read_text(encoding="utf-8"))
-    assert count == 1
-    pyproject.write_text(text, encoding="utf-8")
-    maintainer.invoke("version", VERSION, "--date", DATE, *WAIVERS)
-    changelog = (clone / "CHANGELOG.md").read_text(encoding="utf-8")
+def test_from_the_tree_to_three_repositories(tmp_path: Path) -> None:
+    work, out = tmp_path / "work", tmp_path / "logs"
+    assert rehearse.main(arguments(out, "--work", str(work))) == 0
+    changelog = (work / "clone" / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"## {VERSION} ({DATE})" in changelog
-    assert "A rehearsal. (#0)" in changelog
     assert f"T7 was not run on a device: {REASON}" in changelog
     for name in ("`hopper`", "`ada`", "cublaslt 12.8.3.14"):
         assert name in changelog
-    before = changelog
-    maintainer.invoke("version", VERSION, "--date", DATE, *WAIVERS)
-    assert (clone / "CHANGELOG.md").read_text(encoding="utf-8") == before
-    maintainer.git("add", "-A")
-    maintainer.git("commit", "--quiet", "-m", f"Version {VERSION}")
+    for target in rehearse.TARGETS:
+        assert (work / f"{target}.git" / "refs" / "heads" / "master").exists()
 
-    # An acknowledged device part counts once its reason stands everywhere, committed.
-    maintainer.run(sys.executable, "tools/tier.py", "t3p", "--commit-log", *WAIVERS)
-    with (clone / "docs" / "validation.md").open("a", encoding="utf-8") as page:
-        page.write(f"\nNot run on a device: {REASON}\n")
-    maintainer.git("add", "-A")
-    maintainer.git("commit", "--quiet", "-m", "Records")
+    document = json.loads((out / "rehearsal.json").read_text(encoding="utf-8"))
+    assert (document["status"], document["reason"]) == ("pass", "")
+    assert all(step.get("exit", 0) == 0 for step in document["steps"])
+    log = (out / "rehearsal.log").read_text(encoding="utf-8")
+    for path in (ROOT, work, Path(sys.executable).parent):
+        assert str(path) not in log
+    for name in ("t3p/t3p.json", "rc-fatbin/freeze.json"):
+        assert list(out.glob(f"docs/validation_logs/*/{name}")), name
 
-    sums = []
-    for folder in ("one", "two"):
-        out = clone.parent / folder
-        options = ("--version", VERSION, "--tag", f"v{VERSION}", "--out", str(out), *WAIVERS)
-        maintainer.invoke("dist", *options)
-        sums.append((out / "SHA256SUMS").read_text(encoding="utf-8"))
-    assert sums[0] == sums[1]
-    assert f"mmaemu-{VERSION}-py3-none-any.whl" in sums[0]
 
-    maintainer.git("tag", "-a", f"rc/v{VERSION}", "-m", f"mmaemu {VERSION} release candidate")
-    tree = maintainer.git("rev-parse", f"rc/v{VERSION}^{{tree}}")
-    release = load_project(ROOT).release
-    for target in ("staging", "ci", "public"):
-        bare = clone.parent / f"{target}.git"
-        maintainer.run("git", "init", "--quiet", "--bare", str(bare))
-        target_options = ("--to", target, "--remote", str(bare), *WAIVERS)
-        dry = maintainer.invoke("snapshot", *target_options, "--dry-run")
-        assert "dry run" in dry
-        printed = maintainer.invoke("snapshot", *target_options)
-        maintainer.run("bash", "-euo", "pipefail", stdin=printed)
-        shown = maintainer.run("git", "-C", str(bare), "log", "--format=%T|%an|%ae|%s", "master")
-        assert shown.strip() == f"{tree}|{release.name}|{release.email}|mmaemu {VERSION}"
-        refs = maintainer.run("git", "-C", str(bare), "for-each-ref", "--format=%(refname)")
-        assert refs.split() == ["refs/heads/master"]
-        # The branch is there now: what is left to print is the checklist.
-        again = maintainer.invoke("snapshot", *target_options)
-        assert not re.search(r"^[^#]", again, re.MULTILINE)
-        assert "H13 Push the tag" in again
+@pytest.fixture
+def day(tmp_path: Path) -> Rehearsal:
+    return Rehearsal(ROOT, tmp_path / "work")
+
+
+def test_a_step_that_fails_ends_the_rehearsal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def freeze(day: Rehearsal, _: Options) -> None:
+        day.run(sys.executable, "-c", "print('unsettled'); raise SystemExit(1)")
+
+    monkeypatch.setattr(rehearse, "rehearse", freeze)
+    assert rehearse.main(arguments(tmp_path)) == 1
+    document = json.loads((tmp_path / "rehearsal.json").read_text(encoding="utf-8"))
+    assert document["status"] == "fail"
+    assert "ended with 1:\nunsettled" in document["reason"]
+    assert [step["exit"] for step in document["steps"]] == [1]
+    assert "exit 1" in (tmp_path / "rehearsal.log").read_text(encoding="utf-8")
+
+
+def test_two_builds_with_other_bytes_are_noticed(
+    day: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def invoke(*arguments: str) -> str:
+        out = Path(arguments[arguments.index("--out") + 1])
+        out.mkdir()
+        (out / "SHA256SUMS").write_text(out.name)
+        return ""
+
+    monkeypatch.setattr(day, "invoke", invoke)
+    with pytest.raises(StepError, match="two builds differ"):
+        rehearse.distributions(day, Options(VERSION, DATE, WAIVED, short=True))
+
+
+def test_a_snapshot_with_another_tree_is_noticed(
+    day: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was published is read from the repository, whatever the command said."""
+    day.run("git", "init", "--quiet", str(day.clone))
+    (day.clone / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    day.git("add", "--all")
+    day.git("commit", "--quiet", "-m", "one")
+    day.git("tag", "--annotate", "candidate", "-m", "one")
+    day.git("commit", "--quiet", "--allow-empty", "--amend", "-m", f"mmaemu {VERSION}")
+    script = f"git push --quiet {day.work / 'ci.git'} HEAD:refs/heads/master"
+    monkeypatch.setattr(day, "invoke", lambda *words: "dry run" if "--dry-run" in words else script)
+    options = Options(VERSION, DATE, WAIVED)
+    with pytest.raises(StepError, match=r"ci holds .*A Developer.*, expected one commit"):
+        rehearse.snapshot(day, options, "ci", "candidate")
