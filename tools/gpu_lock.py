@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from files import ROOT, try_lock
 from findings import INCONCLUSIVE, UnusableError, guarded
@@ -52,6 +52,17 @@ def locked() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def held() -> Iterator[tuple[str, ...]]:
+    """Hold the lock; yields what a command has to be put behind, nothing where it holds already."""
+    prefix = _settings.text("GPU_LOCK")
+    if prefix:
+        yield tuple(shlex.split(prefix))
+    else:
+        with locked():
+            yield ()
+
+
 def run(command: Sequence[str], limit: float) -> int:
     """Run a command in a process group of its own and end the group at the limit.
 
@@ -75,10 +86,10 @@ def run(command: Sequence[str], limit: float) -> int:
         print(f"gpu_lock: timed out after {limit:g} s: {shlex.join(command)}", flush=True)
         return INCONCLUSIVE
     finally:
-        _end(process)
+        end(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     """Kill what is left of the command and of its children."""
     if sys.platform == "win32":
         process.kill()
@@ -90,11 +101,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def run_locked(command: Sequence[str], limit: float = LIMIT) -> int:
     """Take the GPU, run a command, give the GPU back; see the module docstring."""
-    prefix = _settings.text("GPU_LOCK")
-    if prefix:
-        return run([*shlex.split(prefix), *command], limit)
-    with locked():
-        return run(command, limit)
+    with held() as prefix:
+        return run([*prefix, *command], limit)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import check_hosting
 import tier_results
+import validate_release
 from files import ROOT
 from findings import Outcome, Rule, SkipRule, UnusableError, apply_rules, guarded
 from git_commands import Commit, Git, GitError, command_line, parse_object
@@ -255,14 +256,8 @@ def _report(facts: Facts) -> Problems:
             "or give --device-not-run T7=REASON",
         )
     for name, report in facts.reports.items():
-        if report.get("version") != facts.version:
-            yield name, f"the report is of {report.get('version')}, not of {facts.version}"
-        checks = report.get("checks") or {"(none)": {"status": "missing"}}
-        # With a reason given, the report may say that the device's checks were not run.
-        accepted = {"pass", "not-run"} if reason else {"pass"}
-        for check, result in checks.items():
-            if result.get("status") not in accepted:
-                yield name, f"check {check} is {result.get('status')!r}, expected 'pass'"
+        for problem in validate_release.problems(report, facts.version, reason or ""):
+            yield name, problem
 
 
 def _waiver_is_written_down(facts: Facts, reason: str) -> Problems:

@@ -5,9 +5,9 @@
 
 In a fresh virtual environment outside the tree, without compiler and CUDA_HOME: info, the forced
 self-test, every kernel against the reference, the recorded Evo 2 projections and the wgmma vectors
-of MMAEMU_TRUTH_DIR; on a GPU under the GPU lock. The report, docs/release_logs/<version>_<device>
-.json, is never replaced by another. Exit 0: every check passed; 1: one failed; 3: the host's
-checks passed and the device's were not run.
+of MMAEMU_TRUTH_DIR; on a GPU under the GPU lock, each command for 600 s at most. The report,
+docs/release_logs/<version>_<device>.json, is never replaced by another. Exit 0: every check passed;
+1: one failed; 3: none failed, but some were not run, as the device's without a GPU.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ import sys
 import tempfile
 import venv
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from files import ROOT, sha256_of_file, to_json, write_json
+import gpu_lock
+from files import ROOT, sha256_of, sha256_of_file, to_json, write_json
 from findings import FAIL, INCONCLUSIVE, PASS, UnusableError, guarded
+from project import add_waivers
 
 SCHEMA: Final = "mmaemu.release-validation/1"
 LOGS: Final = ROOT / "docs" / "release_logs"
@@ -38,6 +40,8 @@ LIMIT_SECONDS: Final = 600
 DEPENDENCIES: Final = ("numpy", "torch")
 NAME: Final = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)-py3-none-any\.whl")
 NO_GPU: Final = "torch sees no CUDA device"
+DEVICE: Final = "device"
+"""The check that stands for all of a device's where there is none."""
 
 
 @dataclass(frozen=True)
@@ -74,19 +78,29 @@ class Clean:
 
     def run(self, *command: str) -> tuple[int, str]:
         """Run a command outside the tree; exit code and output, 124 where it took too long."""
+        process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                command,
-                cwd=self.folder,
-                env=self.environ,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=LIMIT_SECONDS,
-            )
+            output, _ = process.communicate(timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             return 124, f"not finished after {LIMIT_SECONDS} s"
-        return done.returncode, done.stdout + done.stderr
+        finally:
+            gpu_lock.end(process)
+        return process.returncode, output
+
+    def run_on(self, device: str, *command: str) -> tuple[int, str]:
+        """As `run`; on a GPU while nothing else of the project uses it."""
+        if device == "cpu":
+            return self.run(*command)
+        with gpu_lock.held() as prefix:
+            return self.run(*prefix, *command)
 
 
 def read_wheel(path: Path) -> Wheel:
@@ -151,24 +165,20 @@ def install(wheel: Wheel, folder: Path) -> Clean:
     return clean
 
 
-def command_check(clean: Clean, *arguments: str) -> dict[str, Any]:
+def command_check(clean: Clean, device: str, *arguments: str) -> dict[str, Any]:
     """A check that passes where `python -m mmaemu ...` exits with 0."""
-    code, output = clean.run(clean.python, "-m", "mmaemu", *arguments)
+    code, output = clean.run_on(device, clean.python, "-m", "mmaemu", *arguments)
     if code:
         return {"status": "fail", "reason": f"exited with {code}: {output[-500:].strip()}"}
     return {"status": "pass", "reason": f"mmaemu {' '.join(arguments)} exited with 0"}
 
 
 def installed_checks(clean: Clean, device: str, truth: Path | None) -> dict[str, Any]:
-    """The document of installed_checks.py on a device.
-
-    On a GPU it runs behind the command of MMAEMU_GPU_LOCK.
-    """
+    """The document of installed_checks.py on a device."""
     out = clean.folder / f"{device}.json"
-    lock = shlex.split(os.environ.get("MMAEMU_GPU_LOCK", "")) if device != "cpu" else []
     command = [clean.python, str(ROOT / "tools" / "installed_checks.py"), "--device", device]
     command += ["--checks", str(out), *(["--truth", str(truth)] if truth else [])]
-    code, output = clean.run(*lock, *command)
+    code, output = clean.run_on(device, *command)
     if code or not out.exists():
         reason = f"exited with {code}: {output[-1000:].strip()}"
         return {"checks": {"installed_checks": {"status": "fail", "reason": reason}}}
@@ -189,6 +199,12 @@ def fatbin_check(wheel: Wheel, *, allow_missing: bool) -> dict[str, Any]:
     if allow_missing:
         return {"status": "not-run", "reason": "the wheel has no fatbins, which was allowed"}
     return {"status": "fail", "reason": "the wheel has no fatbins; build it from the frozen tree"}
+
+
+def version_check(wheel: Wheel, installed: str | None) -> dict[str, Any]:
+    """Whether what was installed is of the version in the file's name."""
+    status = "pass" if installed == wheel.version else "fail"
+    return {"status": status, "reason": f"{wheel.path.name} installs {installed}"}
 
 
 def part_of(device: str, document: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
@@ -215,10 +231,12 @@ def validate(wheel: Wheel, truth: Path | None, *, allow_missing: bool) -> dict[s
         parts, documents = [], {}
         for device in ("cpu", "cuda") if gpu else ("cpu",):
             print(f"validate_release: checks on {device}", flush=True)
-            extra = {"selftest": command_check(clean, "selftest", "--force", "--device", device)}
-            if device == "cpu":
-                extra["info"] = command_check(clean, "info")
+            selftest = ("selftest", "--force", "--device", device)
+            extra = {"selftest": command_check(clean, device, *selftest)}
             documents[device] = installed_checks(clean, device, truth)
+            if device == "cpu":
+                extra["info"] = command_check(clean, device, "info")
+                extra["version"] = version_check(wheel, documents[device].get("version"))
             parts.append(part_of(device, documents[device], extra))
         checks = {"fatbins": fatbin_check(wheel, allow_missing=allow_missing)}
         absent: dict[str, str] = {}
@@ -226,7 +244,7 @@ def validate(wheel: Wheel, truth: Path | None, *, allow_missing: bool) -> dict[s
             checks |= part["checks"]
             absent |= part["absent"]
         if not gpu:
-            checks["device"] = {"status": "not-run", "reason": NO_GPU}
+            checks[DEVICE] = {"status": "not-run", "reason": NO_GPU}
         shown = documents["cuda" if gpu else "cpu"]
     return {
         "schema": SCHEMA,
@@ -242,7 +260,59 @@ def validate(wheel: Wheel, truth: Path | None, *, allow_missing: bool) -> dict[s
     }
 
 
-def exit_code(report: dict[str, Any]) -> int:
+def finished(report: Mapping[str, Any], acknowledged: str) -> dict[str, Any]:
+    """A report with what its checks amount to, and its seal.
+
+    Args:
+        report: the report so far.
+        acknowledged: why the device's checks were not run, "" where nobody said.
+    """
+    states = [entry["status"] for entry in report["checks"].values()]
+    open_checks = (entry for entry in report["checks"].values() if entry["status"] != "pass")
+    body = {
+        **report,
+        "counts": {
+            "tests": len(states),
+            "passed": states.count("pass"),
+            "failures": states.count("fail"),
+            "errors": 0,
+            "skipped": states.count("not-run"),
+        },
+        "reason": "; ".join(dict.fromkeys(str(entry["reason"]) for entry in open_checks)),
+    }
+    if acknowledged and report["checks"].get(DEVICE, {}).get("status") == "not-run":
+        body["acknowledged"] = acknowledged
+    return {**body, "seal": seal(body)}
+
+
+def seal(report: Mapping[str, Any]) -> str:
+    """The sha256 of a report without its seal."""
+    kept = {key: value for key, value in report.items() if key != "seal"}
+    return sha256_of(to_json({"schema": "", **kept}).encode())
+
+
+def problems(report: Mapping[str, Any], version: str, reason: str) -> Iterator[str]:
+    """Why a committed report does not validate a release.
+
+    Args:
+        report: the report.
+        version: of the release.
+        reason: why the device's checks were not run, "" where nothing is to be accepted.
+    """
+    if report.get("version") != version:
+        yield f"the report is of {report.get('version')}, not of {version}"
+    if report.get("seal") != seal(report):
+        yield "the report is not as the validation wrote it; validate the wheel again"
+    for check, entry in (report.get("checks") or {"(none)": {"status": "missing"}}).items():
+        status = entry.get("status")
+        if check == DEVICE and status == "not-run" and reason:
+            if report.get("acknowledged") != reason:
+                yield f"acknowledges {report.get('acknowledged')!r}, expected {reason!r}"
+        elif status != "pass":
+            yield f"check {check} is {status!r}, expected 'pass'"
+
+
+def exit_code(report: Mapping[str, Any]) -> int:
     """1 where a check failed, 3 where one was not run, else 0."""
     states = {entry["status"] for entry in report["checks"].values()}
     if "fail" in states:
@@ -283,9 +353,13 @@ def _action(arguments: argparse.Namespace) -> int:
     truth = Path(given).resolve() if given else None
     if truth is not None and not truth.is_dir():
         raise UnusableError(f"{truth} is no folder; correct --truth or MMAEMU_TRUTH_DIR")
-    report = validate(wheel, truth, allow_missing=arguments.allow_missing_fatbins)
+    waivers = {tier.lower(): reason for tier, reason in arguments.device_not_run}
+    checked = validate(wheel, truth, allow_missing=arguments.allow_missing_fatbins)
+    report = finished(checked, waivers.get("t7", ""))
     path = arguments.out or default_path(report)
     save(report, path)
+    if arguments.copy:
+        write_json(arguments.copy, report)
     if arguments.json:
         print(to_json(report), end="")
         return exit_code(report)
@@ -305,12 +379,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("wheel", type=Path, help="the wheel")
     parser.add_argument("--truth", type=Path, help="recordings; MMAEMU_TRUTH_DIR if left out")
     parser.add_argument("--out", type=Path, help="write the report here, outside the release logs")
+    parser.add_argument("--copy", type=Path, help="write the report here as well")
     parser.add_argument(
         "--allow-missing-fatbins",
         action="store_true",
         help="go on without CUDA binaries; the report then says so and is no pass",
     )
     parser.add_argument("--json", action="store_true", help="print the report, no table")
+    add_waivers(parser)
     arguments = parser.parse_args(argv)
     return guarded(parser.prog, lambda: _action(arguments))
 

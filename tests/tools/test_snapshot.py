@@ -391,16 +391,21 @@ def _no_report(rehearsal: Rehearsal) -> None:
 
 
 def _failed_report(rehearsal: Rehearsal) -> None:
-    rehearsal.dev.write(
-        "docs/release_logs/0.1.0_gpu.json",
-        '{"version": "0.1.0", "checks": {"info": {"status": "skipped"}}}',
-    )
+    rehearsal.dev.release_report("0.1.0", machine="gpu", info="skipped")
+    rehearsal.dev.commit()
+    rehearsal.dev.git("tag", "-f", "-a", "rc/v0.1.0", "-m", "x")
+
+
+def _edited_report(rehearsal: Rehearsal) -> None:
+    rehearsal.dev.release_report("0.1.0", info="fail")
+    path = rehearsal.dev.root / "docs/release_logs/0.1.0_cpu.json"
+    path.write_text(path.read_text().replace('"fail"', '"pass"'))
     rehearsal.dev.commit()
     rehearsal.dev.git("tag", "-f", "-a", "rc/v0.1.0", "-m", "x")
 
 
 def _report_without_checks(rehearsal: Rehearsal) -> None:
-    rehearsal.dev.write("docs/release_logs/0.1.0_gpu.json", '{"version": "0.1.0", "checks": {}}')
+    rehearsal.dev.release_report("0.1.0", machine="gpu")
     rehearsal.dev.commit()
     rehearsal.dev.git("tag", "-f", "-a", "rc/v0.1.0", "-m", "x")
 
@@ -483,6 +488,7 @@ REFUSED: dict[str, tuple[Callable[[Rehearsal], None], set[str]]] = {
     "no T7 report": (_no_report, {"SNAP109"}),
     "T7 check skipped": (_failed_report, {"SNAP109"}),
     "T7 without checks": (_report_without_checks, {"SNAP109"}),
+    "T7 edited into a pass": (_edited_report, {"SNAP109"}),
     "address rewritten": (_address_rewritten, {"SNAP110"}),
     "development commit as parent": (_parent_is_development, {"SNAP202", "SNAP203"}),
     "foreign commit": (_foreign_commit, {"SNAP202"}),
@@ -553,12 +559,20 @@ def test_a_missing_device_run_needs_its_reason_in_both_texts(rehearsal: Rehearsa
     rehearsal.publish(*waiver)
 
 
-@pytest.mark.parametrize(("status", "code"), [("not-run", 0), ("fail", 1)])
-def test_a_reason_covers_checks_that_did_not_run_and_none_that_failed(
-    rehearsal: Rehearsal, status: str, code: int
+@pytest.mark.parametrize(
+    ("states", "acknowledged", "code"),
+    [
+        ({"device": "not-run"}, "no GPU here", 0),
+        ({"device": "not-run"}, "", 1),
+        ({"device": "not-run"}, "another reason", 1),
+        ({"device": "fail"}, "no GPU here", 1),
+        ({"device": "not-run", "fatbins": "not-run"}, "no GPU here", 1),
+    ],
+)
+def test_a_reason_covers_the_device_alone_if_the_report_has_it(
+    rehearsal: Rehearsal, states: dict[str, str], acknowledged: str, code: int
 ) -> None:
-    report = {"version": "0.1.0", "checks": {"device": {"status": status}}}
-    rehearsal.dev.write("docs/release_logs/0.1.0_cpu.json", json.dumps(report))
+    rehearsal.dev.release_report("0.1.0", acknowledged=acknowledged, **states)
     _say(rehearsal, changelog="T7: no GPU here.", validation="T7: no GPU here.")
     assert rehearsal.codes() == {"SNAP109"}
     done = rehearsal.snapshot("--dry-run", "--device-not-run", "T7=no GPU here")

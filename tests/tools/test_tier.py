@@ -4,6 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,24 @@ def test_an_acknowledgement_is_kept_where_it_applies(
     _, document = ran(monkeypatch, *options, device=(passing,))
     assert "acknowledged" not in document["parts"]["device"]
     assert results.exists()
+
+
+def test_a_command_is_told_what_is_accepted_where_it_asks_for_it(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = {"counts": {}, "reason": "no GPU"}
+    parts = (tool(3, "t3-report", document),)
+    options = ("--device-not-run", "T3=not here")
+    _, result = ran(monkeypatch, *options, device=(replace(parts[0], waivable=True),))
+    assert result["parts"]["device"]["acknowledged"] == "not here"
+    assert result["parts"]["device"]["reason"] == "no GPU"
+    said = "import sys; print(sys.argv[1:])"
+    for waivable in (True, False):
+        command = tier.Command(("-c", said), "t3-report", waivable=waivable)
+        ran(monkeypatch, *options, device=(command,))
+        told = "--device-not-run=T3=not here" in (results / "t3.log").read_text()
+        assert told == waivable
+    assert tier.TIERS["t7"].parts["device"][0].waivable
 
 
 def test_a_missing_manifest_is_no_reason_to_skip(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import gpu_lock
 import installed_checks
 import mmaemu
 import validate_release
@@ -119,6 +123,169 @@ def test_a_committed_report_is_never_replaced(
     with pytest.raises(UnusableError, match="never replaced"):
         validate_release.save({**report, "version": "0.1.0 again"}, path)
     assert json.loads(path.read_text(encoding="utf-8")) == report
+
+
+# --- running and reporting -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> validate_release.Clean:
+    monkeypatch.setattr(gpu_lock, "LOCK", tmp_path / "gpu.lock")
+    monkeypatch.delenv("MMAEMU_GPU_LOCK", raising=False)
+    return validate_release.Clean(tmp_path, {"PATH": os.environ["PATH"]})
+
+
+def test_commands_on_a_gpu_hold_its_lock(
+    clean: validate_release.Clean, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'ab'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    command = (sys.executable, "-c", tried, str(tmp_path / "gpu.lock"))
+    assert clean.run_on("cpu", *command)[0] == 0
+    assert clean.run_on("cuda", *command)[0] == 1, "the lock is held"
+    assert clean.run(*command)[0] == 0, "and given back"
+    wrapper = "import subprocess, sys; sys.exit(10 + subprocess.call(sys.argv[1:]))"
+    monkeypatch.setenv("MMAEMU_GPU_LOCK", shlex.join((sys.executable, "-c", wrapper)))
+    assert clean.run_on("cuda", *command)[0] == 10
+    assert clean.run_on("cpu", *command)[0] == 0
+
+
+def test_what_takes_too_long_is_ended_with_its_children(
+    clean: validate_release.Clean, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validate_release, "LIMIT_SECONDS", 0.7)
+    alive = tmp_path / "alive"
+    child = f"import time; time.sleep(2); open({str(alive)!r}, 'w')"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    assert clean.run(sys.executable, "-c", parent) == (124, "not finished after 0.7 s")
+    time.sleep(2)
+    assert not alive.exists()
+
+
+@pytest.mark.parametrize(
+    ("installed", "status"), [("0.1.0", "pass"), ("0.0.9", "fail"), (None, "fail")]
+)
+def test_another_version_than_the_files_name_fails(
+    tmp_path: Path, installed: str | None, status: str
+) -> None:
+    found = validate_release.read_wheel(wheel(tmp_path))
+    assert validate_release.version_check(found, installed)["status"] == status
+
+
+def checked(**states: str) -> dict[str, Any]:
+    checks = {name: {"status": state, "reason": f"why {name}"} for name, state in states.items()}
+    return {
+        "schema": validate_release.SCHEMA,
+        "version": "0.1.0",
+        "device": "cpu",
+        "checks": checks,
+        "absent": {},
+        "wheel_sha256": "0" * 64,
+    }
+
+
+def test_a_finished_report_says_what_its_checks_amount_to() -> None:
+    report = validate_release.finished(checked(info="pass", evo2="fail", device="not-run"), "")
+    counts = report["counts"]
+    assert [counts[key] for key in ("tests", "passed", "failures", "skipped")] == [3, 1, 1, 1]
+    assert report["reason"] == "why evo2; why device"
+    assert "acknowledged" not in report
+    assert "acknowledged" not in validate_release.finished(checked(device="pass"), "no GPU")
+
+
+ACCEPTED = validate_release.finished(checked(info="pass", device="not-run"), "no GPU")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "message"),
+    [
+        ({}, "no GPU", ""),
+        ({}, "", "check device is 'not-run'"),
+        ({}, "another", "acknowledges 'no GPU', expected 'another'"),
+        ({"version": "0.2.0"}, "no GPU", "the report is of 0.2.0"),
+        ({"checks": {}}, "no GPU", "check (none) is 'missing'"),
+        ({"checks": {"info": {"status": "fail"}}}, "no GPU", "check info is 'fail'"),
+        ({"checks": {"fatbins": {"status": "not-run"}}}, "no GPU", "check fatbins is 'not-run'"),
+        ({"checks": {"info": {}}}, "no GPU", "check info is None"),
+    ],
+)
+def test_what_a_committed_report_has_to_say(
+    change: dict[str, Any], reason: str, message: str
+) -> None:
+    report = {**ACCEPTED, **change}
+    written = {**report, "seal": validate_release.seal(report)}
+    found = list(validate_release.problems(written, "0.1.0", reason))
+    assert [problem.startswith(message) for problem in found] == ([True] if message else [])
+
+
+def test_an_edit_is_noticed_by_the_seal() -> None:
+    for key in ("wheel_sha256", "counts", "seal", "acknowledged"):
+        edited = {**ACCEPTED, key: "edited"}
+        assert any("wrote it" in each for each in validate_release.problems(edited, "0.1.0", "x"))
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the command line on a wheel whose checks have given states; code and report."""
+    monkeypatch.setattr(validate_release, "LOGS", tmp_path / "release_logs")
+    monkeypatch.delenv("MMAEMU_TRUTH_DIR", raising=False)
+    path = wheel(tmp_path, "mmaemu/backends/cuda/bin/v4.fatbin")
+
+    def run(*options: str, **states: str) -> tuple[int, dict[str, Any]]:
+        monkeypatch.setattr(validate_release, "validate", lambda *_, **__: checked(**states))
+        out = tmp_path / "elsewhere.json"
+        code = validate_release.main([str(path), "--out", str(out), *options])
+        return code, json.loads(out.read_text(encoding="utf-8"))
+
+    return run
+
+
+def test_out_writes_elsewhere_and_replaces_what_is_there(command: Any, tmp_path: Path) -> None:
+    assert command(info="fail")[0] == FAIL
+    code, report = command("--copy", str(tmp_path / "t7-report.json"), info="pass")
+    assert (code, report["checks"]["info"]["status"]) == (PASS, "pass")
+    assert json.loads((tmp_path / "t7-report.json").read_text()) == report
+    assert not (tmp_path / "release_logs").exists()
+
+
+def test_an_acknowledged_device_stands_in_the_report_and_is_no_pass(command: Any) -> None:
+    given = ("--device-not-run", "T3=another tier", "--device-not-run", "T7=no GPU here")
+    code, report = command(*given, info="pass", device="not-run")
+    assert code == INCONCLUSIVE
+    assert report["acknowledged"] == "no GPU here"
+    assert list(validate_release.problems(report, "0.1.0", "no GPU here")) == []
+    assert "acknowledged" not in command(*given[:2], info="pass", device="not-run")[1]
+
+
+@pytest.mark.parametrize(
+    ("option", "status"), [((), "fail"), (("--allow-missing-fatbins",), "not-run")]
+)
+def test_a_wheel_without_fatbins_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...], status: str
+) -> None:
+    # All of a validation but the environment: what is asked of it answers as if all were well.
+    class Well(validate_release.Clean):
+        def run(self, *command: str) -> tuple[int, str]:
+            if "--checks" in command:
+                checks = {"kernel cpu:scalar": {"status": "pass", "reason": "1 outputs equal"}}
+                document = {"version": "0.1.0", "torch": "2", "device": "cpu", "checks": checks}
+                Path(command[command.index("--checks") + 1]).write_text(json.dumps(document))
+            return 0, "False"
+
+    monkeypatch.setattr(validate_release, "install", lambda _, folder: Well(folder, {}))
+    out = tmp_path / "report.json"
+    code = validate_release.main([str(wheel(tmp_path)), "--out", str(out), *option])
+    report = json.loads(out.read_text())
+    assert code == {"fail": FAIL, "not-run": INCONCLUSIVE}[status]
+    assert {name: each["status"] for name, each in report["checks"].items()} == {
+        "fatbins": status,
+        "cpu: selftest": "pass",
+        "cpu: info": "pass",
+        "cpu: version": "pass",
+        "cpu: kernel cpu:scalar": "pass",
+        "device": "not-run",
+    }
+    # With a reason for the device, too, it validates no release.
+    assert list(validate_release.problems(report, "0.1.0", "no GPU here"))
 
 
 # --- the checks themselves -----------------------------------------------------------------------
