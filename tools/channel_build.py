@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from channels import EXTRAS
-from dist import EPOCH, UMASK
 from files import write_bytes
 from findings import UnusableError
 from git_commands import Git
-from project import replace_version
+from project import EPOCH, UMASK, replace_version
 from release_config import Configuration, Distribution, load_configuration, stated_version
 
 _LINK: Final = "120000"

@@ -13,7 +13,6 @@ import argparse
 import base64
 import hashlib
 import json
-import os
 import re
 import sys
 from collections import Counter
@@ -47,6 +46,7 @@ from files import ROOT, sha256_of
 from findings import Outcome, Rule, SkipRule, UnusableError, apply_rules, run
 from frozen import source_state
 from licences import licence_problems
+from limits import MIB, file_limit
 from project import REFERENCE, load_project, pairing_of, parse_version, tag_of
 
 Problems = Iterator[tuple[str, str]]
@@ -76,8 +76,6 @@ STALE: Final = re.compile(
 )
 REGULAR_MODE: Final = 0o644
 EXECUTABLE_MODE: Final = 0o755
-MIB: Final = 1 << 20
-DEFAULT_LIMIT_MB: Final = 100
 PAIRING_FILE: Final = "_reference.json"
 PAIRING_KEYS: Final = ("torch", "cublaslt", "compiler")
 
@@ -580,18 +578,6 @@ TREE: Final[tuple[Rule[Tree], ...]] = (
     Rule("FAT104", "Only scripts are executable.", _modes_of_tree),
 )
 RULES: Final = (*COMMON, *WHEEL, *SDIST, *TREE)
-
-
-def file_limit() -> int:
-    """The package index's file size limit in bytes, from PYPI_FILE_LIMIT_MB (in MiB).
-
-    Raises:
-        UnusableError: the variable is no positive number.
-    """
-    text = os.environ.get("PYPI_FILE_LIMIT_MB", str(DEFAULT_LIMIT_MB))
-    if not text.isdecimal() or int(text) == 0:
-        raise UnusableError(f"PYPI_FILE_LIMIT_MB must be a positive integer (MiB), got {text!r}")
-    return int(text) * MIB
 
 
 def check_files(paths: list[Path], tree: Tree, options: Options) -> Outcome:

@@ -41,16 +41,13 @@ from findings import (
     report,
 )
 from git_commands import Git
-from project import Project, add_waivers, load_project, tag_of
+from limits import file_limit
+from project import EPOCH, SUMS, UMASK, Project, add_waivers, load_project, tag_of
 
 Problems = Iterator[tuple[str, str]]
-SUMS: Final = "SHA256SUMS"
-# hatchling's own default; stated here so that the caller's SOURCE_DATE_EPOCH has no say.
-EPOCH: Final = "1580601600"
 # The first release that reads License-File; twine reports the distribution for an older one.
 PACKAGING: Final = Version("24.2")
 TOOLS: Final = ("build", "hatchling", "packaging", "twine")
-UMASK: Final = 0o022
 OTHER_UMASK: Final = 0o077
 OTHER_ENVIRONMENT: Final = {
     "LC_ALL": "C",
@@ -374,7 +371,7 @@ def _action(arguments: argparse.Namespace) -> int:
         return report("dist", outcome)
     with tempfile.TemporaryDirectory(prefix="dist-") as folder:
         built = build_all(project, Path(folder))
-        options = Options(tag, arguments.require_fatbins, check_dist.file_limit())
+        options = Options(tag, arguments.require_fatbins, file_limit())
         outcome += apply_rules(BUILDS, built)
         outcome += check_dist.check_files(list(built.first), tree, options)
         outcome = Outcome(tuple(outcome.findings), tuple(dict.fromkeys(outcome.skipped)))

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Final
 
 import gate_mail
-from check_dist import file_limit
 from files import ROOT
 from findings import (
     InconclusiveError,
@@ -31,6 +30,7 @@ from findings import (
     guarded,
     report,
 )
+from limits import file_limit, quota
 from package_index import Index, confirm_execute, from_environment
 from project import add_execution, load_project
 from publishing import (
@@ -51,8 +51,6 @@ from publishing import (
 )
 
 Problems = Iterator[tuple[str, str]]
-GIB: Final = 1 << 30
-DEFAULT_QUOTA_GB: Final = 10
 PUBLIC: Final = "public"
 ABSENT: Final = "not public"
 UNKNOWN: Final = "unknown, the index did not answer"
@@ -84,18 +82,6 @@ class Facts:
     def missing(self) -> tuple[Entry, ...]:
         """The files that are not on the package index yet."""
         return tuple(entry for entry in self.manifest.entries if entry.file not in self.public)
-
-
-def quota() -> int:
-    """The package index's limit of a project in bytes, from PYPI_PROJECT_QUOTA_GB (in GiB).
-
-    Raises:
-        UnusableError: the variable is no positive number.
-    """
-    text = os.environ.get("PYPI_PROJECT_QUOTA_GB", str(DEFAULT_QUOTA_GB))
-    if not text.isdecimal() or int(text) == 0:
-        raise UnusableError(f"PYPI_PROJECT_QUOTA_GB must be a positive integer (GiB), got {text!r}")
-    return int(text) * GIB
 
 
 def _unedited(facts: Facts) -> Problems:

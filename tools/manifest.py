@@ -13,9 +13,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from check_dist import file_limit
 from files import ROOT
 from findings import guarded, report
+from limits import file_limit
 from project import load_project
 from release_config import load_configuration
 from stage import add_manifest_options, built, commit_of, distributions, write

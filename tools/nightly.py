@@ -206,16 +206,22 @@ def _on_branch(git: Git, commit: str, branch: str) -> bool | None:
 # --- the version ---------------------------------------------------------------------------------
 
 
-def _known(order: Order, rows: Sequence[Distribution]) -> tuple[Known, ...]:
-    """Every version that exists of the distributions: built here, or on an index."""
-    built = {Version(manifest.version): False for manifest in nightly_manifest.all_in(order.out)}
+def _listed(order: Order, rows: Sequence[Distribution]) -> dict[Version, bool]:
+    """Every version of the distributions on an index, each with whether it is yanked."""
     listed: dict[Version, bool] = {}
     for index in () if order.local else map(from_environment, ("nightly", "public")):
         for row in rows:
             for file in index.files(row.name):
                 if file.version is not None:
                     listed[file.version] = file.yanked and listed.get(file.version, True)
-    return tuple(Known(version, yanked) for version, yanked in (built | listed).items())
+    return listed
+
+
+def _known(order: Order, rows: Sequence[Distribution]) -> tuple[Known, ...]:
+    """Every version that exists of the distributions: built here, or on an index."""
+    built = {Version(manifest.version): False for manifest in nightly_manifest.all_in(order.out)}
+    found = built | _listed(order, rows)
+    return tuple(Known(version, yanked) for version, yanked in found.items())
 
 
 def next_version(
@@ -400,6 +406,17 @@ def _unfinished(order: Order, source: Source) -> NightlyManifest | None:
     return found if order.channel == NIGHTLY else None
 
 
+def _may_begin(order: Order, source: Source, manifest: NightlyManifest) -> Outcome:
+    """Judge the version of an earlier build as if it were new; what is begun is finished."""
+    listed = _listed(order, order.rows(source))
+    if Version(manifest.version) in listed:
+        return Outcome()
+    known = None if order.local else tuple(Known(*pair) for pair in listed.items())
+    suffix = manifest.version.removeprefix(manifest.base)
+    version = Next(order.channel, {"manifest": manifest.base}, suffix, known)
+    return apply_rules(channels.RULES, version)
+
+
 def publish(manifest: NightlyManifest, index: Index, patience: float = PATIENCE) -> Outcome:
     """Bring the nightly index to what the manifest says, file by file.
 
@@ -412,6 +429,8 @@ def publish(manifest: NightlyManifest, index: Index, patience: float = PATIENCE)
     if broken:
         return Outcome(tuple(Finding("NIGHT115", *pair) for pair in broken))
     there = held(index, {(entry.project, entry.version) for entry in manifest.entries})
+    for entry in manifest.entries:
+        print(f"nightly: {'compares' if entry.file in there else 'uploads'} {entry}", flush=True)
     attempts = []
     for entry in manifest.entries:
         found = there.get(entry.file)
@@ -445,6 +464,9 @@ def _run(order: Order, scratch: Path) -> Outcome:
     earlier = _unfinished(order, source)
     if earlier is not None:
         print(f"nightly: {earlier.version} from {earlier.commit} is built already")
+        refused = _may_begin(order, source, earlier)
+        if refused.findings:
+            return refused
         missing = dict.fromkeys(earlier.missing, f"is missing from {earlier.version}")
         return _upload(order, Made(earlier, apply_rules([COMPLETE], missing)))
     version, outcome = _decide(order, git, source)

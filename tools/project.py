@@ -19,6 +19,11 @@ _VERSION_LINE: Final = re.compile(
 TARGETS: Final = ("staging", "ci", "public")
 REFERENCE: Final = "reference.version"
 FRAGMENTS: Final = "changelog.d"
+SUMS: Final = "SHA256SUMS"
+# What every build runs under. The time is hatchling's own default, stated here so that the caller's
+# SOURCE_DATE_EPOCH has no say.
+EPOCH: Final = "1580601600"
+UMASK: Final = 0o022
 # Files that say something about a result and cannot change one.
 RECORDS: Final = ("docs/", f"{FRAGMENTS}/")
 RECORD_FILES: Final = frozenset(

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from channels import stamp_of
-from check_dist import file_limit
 from files import ROOT
 from findings import Rule, apply_rules, guarded, report
-from gate import quota
+from limits import file_limit, quota
 from package_index import Index, from_environment
 from publishing import mebibytes
 from release_config import load_configuration

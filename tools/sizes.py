@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from channels import CHANNELS, RELEASE
-from check_dist import MIB, file_limit
 from findings import Outcome, Rule, SkipRule, UnusableError, apply_rules, run
+from limits import MIB, file_limit
 
 Problems = Iterator[tuple[str, str]]
 _KINDS: Final = (".whl", ".tar.gz")

@@ -28,8 +28,6 @@ from packaging.version import Version
 import nightly_manifest
 from built_wheels import read_members
 from channels import CHANNELS, NIGHTLY, RELEASE, stamp_of
-from check_dist import file_limit
-from dist import SUMS
 from files import ROOT
 from findings import (
     PASS,
@@ -42,9 +40,10 @@ from findings import (
     report,
 )
 from git_commands import Git
+from limits import file_limit
 from nightly_manifest import NightlyManifest
 from package_index import Index, confirm_execute, from_environment
-from project import Project, add_execution, load_project
+from project import SUMS, Project, add_execution, load_project
 from publishing import (
     Entry,
     Held,
@@ -176,7 +175,7 @@ def _as_built(facts: Facts) -> Problems:
 def _twine(facts: Facts) -> Problems:
     code, output = facts.twine
     if code:
-        yield "twine check --strict", f"exited with {code}: {output.strip()[-600:]}"
+        yield "twine check --strict", f"exited with {code}: {output}"
 
 
 def _same_bytes(facts: Facts) -> Problems:
@@ -302,8 +301,10 @@ def _kind(entry: Entry) -> str:
 
 def _twine_check(paths: Sequence[Path]) -> tuple[int, str]:
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+    plain = os.environ | {"NO_COLOR": "1", "COLUMNS": "500"}
+    done = subprocess.run(command, env=plain, capture_output=True, text=True, check=False)
+    lines = [" ".join(line.split()) for line in (done.stdout + done.stderr).splitlines()]
+    return done.returncode, "; ".join(filter(None, lines))
 
 
 def deliver(steps: Sequence[Step], paths: dict[str, Path], patience: float) -> tuple[Sent, ...]:

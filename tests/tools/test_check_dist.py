@@ -21,7 +21,6 @@ import pytest
 
 import check_dist
 from archives import Options, load_tree
-from findings import UnusableError
 from frozen import source_state
 from project import load_project
 
@@ -648,19 +647,13 @@ def test_metadata_version_is_compared_as_numbers(
 
 
 def test_the_limit_itself_passes_and_one_byte_more_does_not(
-    built: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+    built: tuple[Path, Path, Path],
 ) -> None:
     root, wheel, _ = built
     tree, size = load_tree(load_project(root)), wheel.stat().st_size
     assert not check_dist.check_files([wheel], tree, Options(None, True, size)).findings
     outcome = check_dist.check_files([wheel], tree, Options(None, True, size - 1))
     assert [finding.code for finding in outcome.findings] == ["DIST601"]
-    monkeypatch.setenv("PYPI_FILE_LIMIT_MB", "3")
-    assert check_dist.file_limit() == 3 << 20
-    for bad in ("0", "-1", "1.5", "many", ""):
-        monkeypatch.setenv("PYPI_FILE_LIMIT_MB", bad)
-        with pytest.raises(UnusableError, match="positive integer"):
-            check_dist.file_limit()
 
 
 def test_texts_of_the_tree_itself(project: Any, tmp_path: Path) -> None:

@@ -377,13 +377,6 @@ def test_what_is_public_needs_neither_staging_nor_quota() -> None:
     assert codes(facts(public={held.file.name: held}, used={"sync-a": 100})) == {"GATE108"}
 
 
-@pytest.mark.parametrize("bad", ["", "0", "-1", "ten", "1.5"])
-def test_a_quota_is_a_whole_number_of_gibibytes(bad: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYPI_PROJECT_QUOTA_GB", bad)
-    with pytest.raises(UnusableError, match="PYPI_PROJECT_QUOTA_GB must be a positive integer"):
-        gate.quota()
-
-
 # --- the manifest's text --------------------------------------------------------------------------
 
 

@@ -262,6 +262,20 @@ def test_what_hides_a_nightly_refuses_it(version: str, code: str, world: World) 
     assert world.nightly.uploads() == []
 
 
+def test_what_was_built_without_an_index_is_judged_before_it_is_published(world: World) -> None:
+    world.run("--local")
+    world.known("0.4.0rc1", world.public)
+    printed = world.run("--execute", code=1)
+    assert "is built already" in printed
+    assert "NIGHT103" in printed
+    assert world.nightly.uploads() == []
+    # What is public in part is finished, whatever came since.
+    (document,) = world.manifests()
+    world.nightly.put(world.out / document["version"] / document["files"][0]["file"])
+    world.run("--execute")
+    assert len(world.nightly.files()) == 2
+
+
 def test_a_yanked_candidate_hides_nothing(world: World) -> None:
     world.known("0.4.0rc1", world.public)
     world.public.yank(JAX, "0.4.0rc1")
