@@ -7,6 +7,7 @@ code = world.run("stage", "--channel", "nightly", "--execute")
 from __future__ import annotations
 
 import contextlib
+import importlib
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from typing import Any
 
 from aiosmtpd.controller import Controller
 
+import in_process
 from index_server import USER, IndexServer, Policy, isolated
 from publishing import Entry, Manifest, entry_of, write_manifest
 from two_wheels import stand_in
@@ -173,15 +175,12 @@ class World:
 
     def run(self, tool: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a tool as a maintainer would."""
-        return subprocess.run(
-            self.command(tool, *arguments),
-            env=self.environment() | env,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=120,
+        hangs = any(fault.kind == "hang" for each in self.indexes.values() for fault in each.faults)
+        return in_process.run(
+            importlib.import_module(tool),
+            self.command(tool, *arguments)[2:],
+            self.environment() | env,
+            processes=hangs,
         )
 
     def kill_at(self, point: str, number: int, tool: str, *arguments: str) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import io
 import json
 import os
 import shutil
@@ -17,12 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from packaging.version import Version
 
 import channel_build
+import in_process
 import nightly
 import nightly_manifest
 import two_wheels
@@ -69,18 +67,15 @@ class World:
         )
 
     def run(self, *arguments: str, channel: str = "nightly", code: int = 0) -> str:
-        """Run the tool to its end, in this process, which is quicker."""
+        """Run the tool to its end."""
         root = ["--root", str(self.repository.root)]
-        printed = io.StringIO()
-        with (
-            mock.patch.dict(os.environ, self.environment(), clear=True),
-            contextlib.redirect_stdout(printed),
-            contextlib.redirect_stderr(printed),
-        ):
-            exit_code = nightly.main(["--channel", channel, *root, *arguments])
-        assert exit_code == code, printed.getvalue()
-        assert SECRET not in printed.getvalue()
-        return printed.getvalue()
+        hangs = any(fault.kind == "hang" for fault in self.nightly.faults)
+        done = in_process.run(
+            nightly, ["--channel", channel, *root, *arguments], self.environment(), processes=hangs
+        )
+        assert done.returncode == code, done.stdout
+        assert SECRET not in done.stdout
+        return done.stdout
 
     def manifests(self) -> list[dict[str, Any]]:
         found = [json.loads(path.read_text()) for path in self.out.glob("*/*.json")]
