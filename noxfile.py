@@ -111,6 +111,7 @@ def fatbin(session: nox.Session) -> None:
     """The frozen binaries in the tree: their manifests, their hashes, their sources."""
     session.install(*nox.project.dependency_groups(PROJECT, "build"))
     session.run("python", "tools/build_fatbin.py", "--check", "--require-manifest")
+    session.run("python", "tools/build_cpu.py", "--check")
     session.run("python", "tools/check_dist.py", "--verify-manifest", *session.posargs)
 
 

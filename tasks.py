@@ -83,6 +83,7 @@ def release_state(
 def fatbin(_: Context) -> None:
     """Check the frozen binaries in the tree against their manifests and their sources."""
     run("build_fatbin", "--check", "--require-manifest")
+    run("build_cpu", "--check")
     run("check_dist", "--verify-manifest")
 
 

@@ -44,6 +44,8 @@ REPORT_SCHEMA: Final = "mmaemu.fatbin-report/1"
 MANIFEST: Final = frozen.MANIFEST
 REPORT: Final = "build_report.json"
 DUMP: Final = "cuobjdump.txt"
+# What freeze.py leaves beside a build of its own.
+SETTLEMENT: Final = ("freeze.json", "settlement.txt")
 BIN: Final = "mmaemu/backends/cuda/bin"
 SPECS: Final = "mmaemu/backends/cuda/specs.py"
 LOGS: Final = "docs/validation_logs"
@@ -435,7 +437,8 @@ def facts_of_build(root: Path, specs: Specs, built: Sequence[Built]) -> FatbinFa
 
 def write_build(folder: Path, built: Sequence[Built], compiler: Compiler) -> None:
     """Leave a build in a folder, in place of an earlier one: fatbins, manifest, report, dump."""
-    for old in (*folder.glob("*.fatbin"), *(folder / name for name in (MANIFEST, REPORT, DUMP))):
+    names = (MANIFEST, REPORT, DUMP, *SETTLEMENT)
+    for old in (*folder.glob("*.fatbin"), *(folder / name for name in names)):
         old.unlink(missing_ok=True)
     made = {each.spec.fatbin: each.data for each in built}
     frozen.write(folder, SCHEMA, made, {each.spec.fatbin: each.entry for each in built})

@@ -4,9 +4,10 @@
         [--modules A,B] [--nvcc PATH] [--commit-log] [--dry-run] [--device-not-run TIER=REASON]
 
 The CUDA modules go to build/fatbin-release, the CPU libraries to build/cpu; both are compared byte
-for byte with the committed bin/ folders. Exit 1 while anything is unsettled, or a device tier was
-neither run nor named with the reason. --commit-log keeps the settlement, with the build's manifest,
-report and dump, in docs/validation_logs/<date>/rc-fatbin/; --dry-run changes neither bin/ nor logs.
+for byte with the committed bin/ folders, and the settlement is left beside the build. Exit 1 while
+anything is unsettled, or a device tier was neither run nor named with the reason. --commit-log
+keeps the settlement, with the build's manifest, report and dump, in
+docs/validation_logs/<date>/rc-fatbin/; --dry-run changes neither bin/ nor logs.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from settlement import Family, Row
 from tier import TIERS
 
 SCHEMA: Final = "mmaemu.freeze/1"
-LOG: Final = "freeze.json"
-TABLE: Final = "settlement.txt"
+LOG, TABLE = build_fatbin.SETTLEMENT
 FOLDER: Final = "rc-fatbin"
+FATBINS: Final = Path("build", "fatbin-release")
+LIBRARIES: Final = Path("build", "cpu")
 # T7 validates the wheel, which is built after the freeze.
 DEVICE_TIERS: Final = tuple(
     name for name, tier in TIERS.items() if "device" in tier.parts and name != "t7"
@@ -132,7 +134,7 @@ def rebuild_fatbins(
     specs = build_fatbin.load_specs(root)
     compiler = build_fatbin.open_compiler(nvcc, say)
     built = build_fatbin.build_all(root, specs, names, compiler)
-    build_fatbin.write_build(root / "build" / "fatbin-release", built, compiler)
+    build_fatbin.write_build(root / FATBINS, built, compiler)
     rules = [rule for rule in build_fatbin.RULES if rule.check not in frozen.ON_FOLDERS]
     outcome = apply_rules(rules, build_fatbin.facts_of_build(root, specs, built))
     return (
@@ -155,7 +157,7 @@ def rebuild_libraries(root: Path, names: Sequence[str]) -> tuple[Family, Outcome
     """
     targets = tuple(target for target in build_cpu.TARGETS if target.module in names)
     made, entries = build_cpu.build_all(root, targets)
-    frozen.write(root / "build" / "cpu", build_cpu.SCHEMA, made, entries)
+    frozen.write(root / LIBRARIES, build_cpu.SCHEMA, made, entries)
     facts = build_cpu.load(root, targets, None)
     fresh = replace(facts, files=made, modules=entries)
     rules = [rule for rule in build_cpu.RULES if rule.check not in frozen.ON_FOLDERS]
@@ -280,15 +282,20 @@ def _digest(data: bytes | None) -> str | None:
     return None if data is None else sha256_of(data)
 
 
-def log(root: Path, rows: Sequence[Row], content: dict[str, Any], *, fatbins: bool) -> Path:
+def leave(folder: Path, rows: Sequence[Row], content: Mapping[str, Any]) -> None:
+    """Write the settlement into a folder, as JSON and as a table."""
+    write_json(folder / LOG, dict(content))
+    write_bytes(folder / TABLE, table(rows).encode())
+
+
+def log(root: Path, rows: Sequence[Row], content: Mapping[str, Any], *, fatbins: bool) -> Path:
     """Write the settlement to today's logs; returns where to."""
     if fatbins:
-        folder = build_fatbin.commit_log(root, root / "build" / "fatbin-release", FOLDER)
+        folder = build_fatbin.commit_log(root, root / FATBINS, FOLDER)
     else:
         today = dt.datetime.now(dt.timezone.utc).date().isoformat()
         folder = root / build_fatbin.LOGS / today / FOLDER
-    write_json(folder / LOG, content)
-    write_bytes(folder / TABLE, table(rows).encode())
+    leave(folder, rows, content)
     return folder
 
 
@@ -321,8 +328,9 @@ def work(arguments: argparse.Namespace) -> Outcome:
         families = [reread(root, family) for family in families]
         rows = [row for family in families for row in settlement.rows(family)]
         say(f"\n{table(rows)}")
+    content = document(root, arguments.version, rows, waivers)
+    leave(root / (FATBINS if chosen.fatbins else LIBRARIES), rows, content)
     if arguments.commit_log and not arguments.dry_run:
-        content = document(root, arguments.version, rows, waivers)
         say(f"log: {log(root, rows, content, fatbins=bool(chosen.fatbins))}")
     version = load_project(root).version
     return outcome + apply_rules(RULES, Facts(version, arguments.version, tuple(rows), tiers))

@@ -64,7 +64,13 @@ def binary(request: pytest.FixtureRequest, checkout: Checkout) -> Binary:
             CUDA_H,
             ("STEP 1.0f", "STEP 1.5f"),
             checkout.fatbin,
-            {"file": "CUDA101", "bytes": "CUDA102", "sources": "CUDA103", "git": "CUDA110"},
+            {
+                "file": "CUDA101",
+                "bytes": "CUDA102",
+                "sources": "CUDA103",
+                "compiler": "CUDA104",
+                "git": "CUDA110",
+            },
         )
     else:
         found = Binary(
@@ -75,7 +81,13 @@ def binary(request: pytest.FixtureRequest, checkout: Checkout) -> Binary:
             CPU_H,
             ("VALUE 1", "VALUE 2"),
             checkout.cpu,
-            {"file": "CPU101", "bytes": "CPU102", "sources": "CPU103", "git": "CPU107"},
+            {
+                "file": "CPU101",
+                "bytes": "CPU102",
+                "sources": "CPU103",
+                "compiler": "CPU104",
+                "git": "CPU107",
+            },
         )
     found.write_entry({**found.entry, "validated_on": ["a device"]})
     return found

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import build_cpu
 import build_fatbin
+import freeze
 import settlement
-from frozen_checkout import Binary, Checkout
+from files import ROOT
+from frozen_checkout import LINUX, Binary, Checkout
 
 Captured = pytest.CaptureFixture[str]
 
@@ -38,6 +47,10 @@ def test_nothing_changed(checkout: Checkout, capsys: Captured) -> None:
     assert checkout.freeze("--commit-log") == 0
     assert states(checkout) == {"tiny": "unchanged", "x86_64-linux": "unchanged"}
     assert checkout.frozen() == before
+    beside = checkout.root / "build" / "fatbin-release"
+    for name in ("freeze.json", "settlement.txt"):
+        (log,) = checkout.root.glob(f"{build_fatbin.LOGS}/*/rc-fatbin/{name}")
+        assert (beside / name).read_bytes() == log.read_bytes()
     assert "CUDA 12.8.0 compiler V12.8.61 through NVRTC" in capsys.readouterr().out
 
 
@@ -103,14 +116,72 @@ def test_another_compiler_version_with_the_same_bytes(binary: Binary, capsys: Ca
     settled_by(binary, "--settle", capsys)
 
 
+# Builds with a compiler that is not the pinned one: where its wheel was unpacked, its version, and
+# what build_fatbin or build_cpu is called with.
+WITH_ANOTHER_COMPILER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import build_cpu, build_fatbin, nvidia_toolchain
+from frozen_checkout import LINUX
+
+folder, version, tool, *arguments = sys.argv[1:]
+PINNED = nvidia_toolchain.find_toolkit()
+nvidia_toolchain.VERSION = build_cpu.ZIG = version
+build_fatbin.COMPILER = f"another compiler V{version}"
+build_fatbin.find_toolkit = lambda _: replace(
+    PINNED, nvrtc=Path(folder, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
+)
+build_cpu.TARGETS, build_cpu.ISAS = (LINUX,), {LINUX.architecture: {}}
+build_cpu.ONCE = {"entry": ()}
+raise SystemExit({"cuda": build_fatbin, "cpu": build_cpu}[tool].main(arguments))
+"""
+
+
+def unpacked(requirement: str) -> Path:
+    """A wheel, unpacked where no Python finds it by itself; kept for the next time."""
+    folder = ROOT / "build" / "environments" / requirement
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=make_folder(folder.parent)) as scratch:
+            options = ("--quiet", "--no-deps", "--target", f"{scratch}/made", requirement)
+            subprocess.run([sys.executable, "-m", "pip", "install", *options], check=True)
+            Path(scratch, "made").rename(folder)
+    return folder
+
+
+def make_folder(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def test_another_compiler_version_with_other_bytes(binary: Binary, capsys: Captured) -> None:
-    binary.checkout.edit(binary.header, *binary.value)
-    assert binary.freeze("--replace", binary.module) == 0
-    binary.checkout.edit(binary.header, *reversed(binary.value))
-    binary.write_entry({**binary.entry, "compiler": "another compiler 1.0"})
+    fatbin = binary.name.endswith(".fatbin")
+    version = "12.9.86" if fatbin else "0.16.0"
+    wheel = unpacked(f"nvidia-cuda-nvrtc-cu12=={version}" if fatbin else f"ziglang=={version}")
+    folder = binary.checkout.root / "build" / "another"
+    where = ["--root", str(binary.checkout.root)]
+    made = ["--release", "--out", str(folder)] if fatbin else ["--out", str(folder)]
+    command = [sys.executable, "-c", WITH_ANOTHER_COMPILER, str(wheel), version]
+    path = [str(ROOT / "tools"), str(ROOT / "tests" / "tools"), *([] if fatbin else [str(wheel)])]
+    subprocess.run(
+        [*command, "cuda" if fatbin else "cpu", *where, *made],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        check=True,
+    )
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    data = (folder / binary.name).read_bytes()
+    assert data != binary.path.read_bytes()
+    binary.path.write_bytes(data)
+    binary.write_entry({**manifest["modules"][binary.name], "validated_on": ["a device"]})
+
+    assert binary.check("--check", "--modules", binary.module) == 1
+    assert binary.codes["compiler"] in capsys.readouterr().out
     assert binary.freeze("--settle", "--commit-log") == 1
-    assert states(binary.checkout) == {binary.module: "different"}
+    assert states(binary.checkout)[binary.module] in {"different", "PTX differs"}
     settled_by(binary, "--replace", capsys)
+    assert binary.entry.get("validated_on", []) == []
+    assert version not in binary.entry["compiler"]
 
 
 @pytest.mark.parametrize("at", [-1, 0x30])
@@ -132,6 +203,15 @@ def test_a_manifest_that_was_edited(key: str, binary: Binary, capsys: Captured) 
     assert states(binary.checkout) == {binary.module: "entry edited"}
     assert f"same bytes, other {key}" in capsys.readouterr().out
     settled_by(binary, "--replace", capsys)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": "another/1", "modules": {}}'])
+def test_a_manifest_that_is_none(text: str, binary: Binary, capsys: Captured) -> None:
+    manifest = binary.path.with_name("manifest.json")
+    manifest.write_text(text, encoding="utf-8")
+    assert binary.freeze("--settle", "--replace", binary.module) == 2
+    assert "expected" in capsys.readouterr().err
+    assert manifest.read_text(encoding="utf-8") == text
 
 
 def test_a_missing_file(binary: Binary, capsys: Captured) -> None:
@@ -196,6 +276,7 @@ def test_a_checkout_with_other_line_ends(binary: Binary, capsys: Captured) -> No
     assert binary.freeze() == 0
 
 
+SECOND_LIBRARY = replace(LINUX, module="second")
 SECOND = """
 from dataclasses import replace
 
@@ -226,6 +307,42 @@ def test_a_new_module(checkout: Checkout, capsys: Captured) -> None:
         f"{build_fatbin.BIN}/second.fatbin",
         f"{build_fatbin.BIN}/manifest.json",
     }
+    capsys.readouterr()
+
+
+def test_a_new_library(
+    checkout: Checkout, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_cpu, "TARGETS", (LINUX, SECOND_LIBRARY))
+    before = checkout.frozen()
+    assert checkout.freeze("--settle", "--commit-log") == 1
+    assert states(checkout) == {
+        "tiny": "unchanged",
+        "x86_64-linux": "unchanged",
+        "second": "new",
+    }
+    assert checkout.frozen() == before
+    assert checkout.freeze("--replace", "second") == 0
+    assert checkout.cpu("--check") == 0
+    changed = {name for name, data in checkout.frozen().items() if before.get(name) != data}
+    assert changed == {
+        f"{build_cpu.BIN}/{SECOND_LIBRARY.file}",
+        f"{build_cpu.BIN}/manifest.json",
+    }
+    capsys.readouterr()
+
+
+def test_a_library_that_was_removed(
+    checkout: Checkout, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(build_cpu, "TARGETS", (LINUX, SECOND_LIBRARY))
+        assert checkout.freeze("--replace", "second") == 0
+    assert checkout.cpu("--check") == 1
+    assert checkout.freeze("--settle", "--commit-log") == 1
+    assert states(checkout)[SECOND_LIBRARY.file] == "of no module"
+    assert checkout.freeze("--remove", SECOND_LIBRARY.file) == 0
+    assert checkout.cpu("--check") == 0
     capsys.readouterr()
 
 
@@ -308,10 +425,9 @@ def test_another_version_than_the_tree_has(checkout: Checkout, capsys: Captured)
 def test_device_tiers_must_have_run_or_be_named(checkout: Checkout, capsys: Captured) -> None:
     assert checkout.freeze("--modules", "tiny", waive=False) == 1
     out = capsys.readouterr().out
-    assert out.count("FRZ103") == len(
-        [tier for tier in ("t3", "t3p", "t6") if f"{tier}: FRZ103" in out]
-    )
-    assert "t3: FRZ103 its device part is not-run" in out
+    assert freeze.DEVICE_TIERS == ("t3", "t3p", "t4", "t6")
+    for tier in freeze.DEVICE_TIERS:
+        assert f"\n{tier}: FRZ103 its device part is not-run" in out
 
 
 def test_the_log_says_what_was_not_run_and_by_which_compilers(checkout: Checkout) -> None:

@@ -23,6 +23,7 @@ print("complained by the tool", file=sys.stderr)
 raise SystemExit(int(os.environ.get("TOOL_EXIT", "0")))
 """
 TOOLS = (
+    "build_cpu",
     "build_fatbin",
     "bump",
     "check_data",
@@ -193,6 +194,7 @@ def test_a_repeated_task_runs_once_and_others_do_not_depend_on_it(folder: Path) 
     assert invoke(folder, "fatbin", "fatbin").returncode == 0
     assert calls(folder) == [
         ["build_fatbin", "--check", "--require-manifest"],
+        ["build_cpu", "--check"],
         ["check_dist", "--verify-manifest"],
     ]
 
