@@ -23,6 +23,7 @@ from project import Project, add_waivers, changelog_section, is_record, load_pro
 from tier import COUNTS, SCHEMA, SEAL, TIERS, seal
 
 LOGS: Final = "docs/validation_logs"
+REPORTS: Final = "docs/release_logs"
 CHANGELOG: Final = "CHANGELOG.md"
 VALIDATION: Final = "docs/validation.md"
 PASSED: Final = "pass"
@@ -68,6 +69,7 @@ class Facts:
         waivers: tiers whose device part was not run, with the reason.
         skips: reasons for which a test may have been skipped.
         texts: the section of the changelog and the page on validation, by path.
+        rewritten: reports of releases that some commit changed or removed.
     """
 
     results: tuple[Result, ...]
@@ -75,6 +77,7 @@ class Facts:
     waivers: Mapping[str, str]
     skips: frozenset[str]
     texts: Mapping[str, str]
+    rewritten: tuple[str, ...]
 
     def deciding(self) -> Iterator[tuple[str, str, Result | None]]:
         """Every part of every needed tier with the result that decides it."""
@@ -176,6 +179,11 @@ def _incomplete(result: Result, entry: Mapping[str, Any], accepted: frozenset[st
     return [text for text, holds in problems.items() if holds]
 
 
+def _kept(facts: Facts) -> Problems:
+    for name in facts.rewritten:
+        yield name, "a commit changed or removed this report; restore it, reports are only added"
+
+
 RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule("REL201", "Every part of every required tier has a committed result.", _present),
     Rule("REL202", "Every part of every required tier passes.", _pass),
@@ -183,6 +191,7 @@ RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule("REL204", "What was not run on a device is stated with its reason.", _stated),
     Rule("REL206", "Result, log and reports are what one run wrote.", _whole),
     Rule("REL207", "A part that passes ran all of its tests.", _complete),
+    Rule("REL208", "No report of a release was ever changed or removed.", _kept),
 )
 
 
@@ -256,6 +265,19 @@ def committed(project: Project, git: Git) -> tuple[Result, ...]:
     return tuple(found)
 
 
+def rewritten(git: Git) -> tuple[str, ...]:
+    """Reports of releases that are not what they were when they were committed first."""
+    history = ("log", "--no-renames", "--diff-merges=first-parent", "--format=", "-z")
+    touched = git.names(*history, "--name-only", "--diff-filter=MDT", "HEAD", "--", f"{REPORTS}/")
+    return tuple(name for name in sorted(set(touched)) if not _as_first_committed(git, name))
+
+
+def _as_first_committed(git: Git, name: str) -> bool:
+    added = git.lines("log", "--no-renames", "--diff-filter=A", "--format=%H", "HEAD", "--", name)
+    first = git.find("rev-parse", f"{added[-1]}:{name}") if added else None
+    return first is not None and first == git.find("rev-parse", f"HEAD:{name}")
+
+
 def _json(name: str, data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
@@ -306,6 +328,7 @@ def load_facts(
         waivers=accepted,
         skips=frozenset(release.get("accepted_skips", ())),
         texts={**texts, CHANGELOG: section[1] if section else ""},
+        rewritten=rewritten(git) if needed else (),
     )
 
 

@@ -251,6 +251,47 @@ def test_each_cheat_is_caught_by_exactly_its_rules(name: str, ready: Any) -> Non
     assert codes(ready) == expected
 
 
+REPORT = "docs/release_logs/0.1.0_cpu.json"
+
+
+@pytest.mark.parametrize("change", ["changed", "removed", "renamed", "replaced by a link"])
+def test_a_report_of_a_release_stays_as_it_was_committed(change: str, ready: Any) -> None:
+    path, text = ready.root / REPORT, (ready.root / REPORT).read_text(encoding="utf-8")
+    ready.write("docs/release_logs/0.2.0_cpu.json", text)
+    ready.commit("a further report")
+    assert codes(ready) == set()
+    if change == "changed":
+        path.write_text(text.replace("pass", "fail"), encoding="utf-8")
+    elif change == "replaced by a link":
+        path.unlink()
+        path.symlink_to("0.2.0_cpu.json")
+    else:
+        path.unlink()
+        if change == "renamed":
+            ready.write("docs/release_logs/0.1.0_other.json", text)
+    ready.commit(change)
+    assert codes(ready) == {"REL208"}
+    if change == "replaced by a link":
+        path.unlink()
+    ready.write(REPORT, text)
+    ready.commit("restored")
+    assert codes(ready) == set()
+
+
+def test_a_report_that_only_a_merge_changed_is_found(ready: Any) -> None:
+    main = ready.git("branch", "--show-current")
+    ready.git("switch", "--quiet", "-c", "side")
+    ready.write("docs/page.md", "x\n")
+    ready.commit("side")
+    ready.git("switch", "--quiet", main)
+    ready.write("docs/other.md", "x\n")
+    ready.commit("main")
+    ready.git("merge", "--quiet", "--no-commit", "--no-ff", "side")
+    ready.write(REPORT, "{}")
+    ready.commit("merge")
+    assert codes(ready) == {"REL208"}
+
+
 def test_results_that_pass_have_no_findings(ready: Any) -> None:
     assert codes(ready) == set()
     for name in ("docs/page.md", "lkg.version", "verified_commits.csv", "changelog.d/1.fixed.md"):
