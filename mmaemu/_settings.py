@@ -79,6 +79,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("TABLES_DIR", "path", None, "tests", "Recorded split-K tables as they were published."),
     Setting("TEST_FATBIN_DIR", "path", None, "tests", "Fatbins the CUDA tests use."),
     Setting(
+        "TEST_CPU_AGENT",
+        "path",
+        None,
+        "tests",
+        "Socket of the process that computes for the tests of the CPU kernels, if not this one.",
+    ),
+    Setting(
         "TEST_FAULT",
         "text",
         None,

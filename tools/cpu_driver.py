@@ -1,9 +1,13 @@
-"""Build and run tests/conformance/native/driver.c: random requests against the scalar kernel.
+"""Run the CPU kernels where pytest alone cannot: for long, with sanitizers, on another processor.
 
     python tools/cpu_driver.py soak --minutes 60     this CPU, a new seed every time
     python tools/cpu_driver.py sanitize              AddressSanitizer and UBSan, gcc or clang
-    python tools/cpu_driver.py aarch64               the NEON kernels under qemu-aarch64
+    python tools/cpu_driver.py aarch64               the aarch64 library under qemu-aarch64
     python tools/cpu_driver.py fuzz                  libFuzzer on requests and operands, clang
+
+All of them build tests/conformance/native/driver.c: random requests, each compared with the scalar
+kernel. aarch64 also runs the conformance table, tests/conformance/test_cpu_kernels.py, with the
+library in an emulated process (native/agent.c), every output against the reference of this one.
 
 Exit codes: 0 no difference, 1 a difference or a sanitizer's report, 2 a tool is missing.
 """
@@ -11,6 +15,7 @@ Exit codes: 0 no difference, 1 a difference or a sanitizer's report, 2 a tool is
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import shutil
 import subprocess
@@ -22,11 +27,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from build_cpu import SOURCES, TARGETS, Target, units
+from build_cpu import BIN, SOURCES, TARGETS, Target, units
 from files import ROOT
 from findings import FAIL, PASS, UnusableError, guarded
 
 DRIVER: Final = "tests/conformance/native/driver.c"
+AGENT: Final = "tests/conformance/native/agent.c"
+TABLE: Final = "tests/conformance/test_cpu_kernels.py"
+SYSROOT: Final = Path("/usr/aarch64-linux-gnu")
 ZIG: Final = (sys.executable, "-m", "ziglang", "cc")
 SANITIZERS: Final = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 # gcc and clang know these CPUs by other names than zig, and objects link with a C library here.
@@ -66,7 +74,7 @@ def _native() -> Target:
     return _target(machine)
 
 
-def _tool(*names: str) -> str:
+def _tool(*names: str, package: str) -> str:
     """The first of some programs that is on PATH.
 
     Raises:
@@ -74,7 +82,8 @@ def _tool(*names: str) -> str:
     """
     found = next((path for name in names if (path := shutil.which(name))), None)
     if found is None:
-        raise UnusableError(f"needs {' or '.join(names)} on PATH; install one of them")
+        wanted = " or ".join(names)
+        raise UnusableError(f"needs {wanted} on PATH; install {package} (Debian, Ubuntu)")
     return found
 
 
@@ -124,22 +133,92 @@ def soak(arguments: argparse.Namespace, folder: Path) -> int:
 
 def sanitize(arguments: argparse.Namespace, folder: Path) -> int:
     """Random requests under AddressSanitizer and UBSan."""
-    compiler = Compiler((_tool("clang", "clang-19", "gcc"),), SANITIZERS, gnu=True)
+    compiler = Compiler(
+        (_tool("clang", "clang-19", "gcc", package="clang or gcc"),), SANITIZERS, gnu=True
+    )
     program = build(_native(), compiler, folder)
     return _drive([str(program), str(arguments.seconds), str(arguments.seed or 1)])
 
 
 def aarch64(arguments: argparse.Namespace, folder: Path) -> int:
-    """Random requests to the NEON kernels, on this CPU or in an emulator."""
-    emulator = [] if platform.machine() in {"aarch64", "arm64"} else [_tool("qemu-aarch64")]
+    """The conformance table and random requests, on this CPU or in an emulator."""
+    target = _target("aarch64")
+    emulator = _emulator(arguments.sysroot)
+    library = arguments.library or ROOT / BIN / target.file
+    agent = (*emulator, str(build_agent(target, folder)))
+    table = conformance(agent, library, folder, arguments.tests)
     command = (*ZIG, "-target", "aarch64-linux-musl")
-    program = build(_target("aarch64"), Compiler(command, ("-static", "-fno-sanitize=all")), folder)
-    return _drive([*emulator, str(program), str(arguments.seconds), str(arguments.seed or 1)])
+    program = build(target, Compiler(command, ("-static", "-fno-sanitize=all")), folder)
+    found = _drive([*emulator, str(program), str(arguments.seconds), str(arguments.seed or 1)])
+    return max(table, found)
+
+
+def _emulator(sysroot: Path) -> list[str]:
+    """The command that runs aarch64 programs of the sysroot's C library.
+
+    Raises:
+        UnusableError: the emulator or the C library is missing.
+    """
+    if platform.machine() in {"aarch64", "arm64"}:
+        return []
+    program = _tool("qemu-aarch64", package="qemu-user")
+    if not (sysroot / "lib" / "ld-linux-aarch64.so.1").exists():
+        raise UnusableError(
+            f"no C library for aarch64 in {sysroot}; install libc6-arm64-cross (Debian, Ubuntu), "
+            "or name a folder that has one with --sysroot"
+        )
+    return [program, "-L", str(sysroot)]
+
+
+def build_agent(target: Target, folder: Path) -> Path:
+    """Compile native/agent.c for the platform of a library.
+
+    Raises:
+        UnusableError: the compiler failed.
+    """
+    program = folder / "agent"
+    flags = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-lpthread", "-ldl")
+    _run([*ZIG, "-target", target.triple, AGENT, *flags, "-o", str(program)])
+    return program
+
+
+def conformance(agent: Sequence[str], library: Path, folder: Path, tests: str = "") -> int:
+    """Run the conformance table with a library in a process of its own.
+
+    Args:
+        agent: the command that runs native/agent.c, in an emulator if need be.
+        library: the file.
+        folder: for a socket.
+        tests: which tests, as pytest's -k; all if empty.
+
+    Returns:
+        PASS, or FAIL if a test failed or nothing reached the library.
+
+    Raises:
+        UnusableError: the process does not start, or pytest could not run.
+    """
+    socket = folder / "socket"
+    command = [*agent, str(library), str(socket)]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", TABLE]
+    pytest += ["-k", tests] if tests else []
+    environment = {**os.environ, "MMAEMU_TEST_CPU_AGENT": str(socket)}
+    print("+", " ".join(command), flush=True)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        first = process.stdout.readline() if process.stdout else ""
+        if first != "ready\n":
+            raise UnusableError(f"{' '.join(command)} did not start; its messages are above")
+        code = subprocess.run(pytest, cwd=ROOT, env=environment, check=False).returncode
+        calls = int(process.communicate()[0] or 0)
+    print(f"{calls} calls of {library.name}", flush=True)
+    if code not in {PASS, FAIL}:
+        raise UnusableError(f"pytest ended with {code}; its messages are above")
+    return code if calls else FAIL
 
 
 def fuzz(arguments: argparse.Namespace, folder: Path) -> int:
     """LibFuzzer on the driver's input, with AddressSanitizer."""
-    clang = _tool("clang", "clang-19")
+    clang = _tool("clang", "clang-19", package="clang")
     extra = ("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", "-DMMAEMU_FUZZ")
     program = build(_native(), Compiler((clang,), (*extra, "-g"), gnu=True), folder)
     limit = f"-max_total_time={arguments.seconds}"
@@ -163,6 +242,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=1, help="how long to soak")
     parser.add_argument("--seconds", type=int, default=30, help="how long the others run")
     parser.add_argument("--seed", type=int, help="repeat a run that printed this seed")
+    parser.add_argument("--tests", default="", help="those of aarch64's table, as pytest's -k")
+    parser.add_argument("--library", type=Path, help="another library than the one in bin/")
+    parser.add_argument("--sysroot", type=Path, default=SYSROOT, help="of a C library for aarch64")
     arguments = parser.parse_args(argv)
 
     def work() -> int:

@@ -3,6 +3,9 @@
 The table of kernels times operand families, shapes and plans. Operands lie at odd addresses in
 blocks full of NaN codes, and outputs between guard words, so that nothing beside them may count
 or change. Failures name the kernel, the case and its seed, and show both bit patterns.
+
+With MMAEMU_TEST_CPU_AGENT the kernels are those of a library in another process, which an emulator
+runs: `nox -s aarch64`.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
+from typing import Final
 
 import numpy as np
 import pytest
@@ -29,6 +34,7 @@ from harness import (
     expected,
     make_request,
 )
+from mmaemu import _settings
 from mmaemu.backends import reference
 from mmaemu.backends.cpu import CpuBackend, backends
 from mmaemu.backends.cpu.library import KERNELS
@@ -39,9 +45,19 @@ from mmaemu.instruction.model import InstructionModel
 from mmaemu.instruction.models import get_preset
 from mmaemu.testing import assert_bitwise_equal
 from mmaemu.testing.operands import FAMILIES, operands
+from remote import RemoteLibrary, use
 
 PRESETS = ("ada", "hopper", "b200_mma_sync", "tcgen05_f8f6f4_fp32")
 MODELS = tuple(get_preset(name, warn=False) for name in PRESETS)
+
+
+def _remote() -> RemoteLibrary | None:
+    path = _settings.path("TEST_CPU_AGENT")
+    return None if path is None else use(path)
+
+
+REMOTE: Final = _remote()
+"""The library in another process, None where it is that of this one."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +222,7 @@ def test_concurrent_callers() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.skipif(REMOTE is not None, reason="the process with the library cannot be forked")
 def test_after_a_fork() -> None:
     codes = operands("uniform", 40, 300, 512, seed=5)
     request = make_request(codes, PAIRS[0], MODELS[0], PLANS[0])
@@ -221,31 +238,46 @@ def test_after_a_fork() -> None:
     assert status == 0
 
 
-@pytest.fixture
-def upward_and_flushing() -> Iterator[ctypes.CDLL]:
-    """The calling thread rounds upward and flushes subnormals."""
+UPWARD = {"x86_64": 0x800, "aarch64": 0x400000}
+"""As fesetround has it."""
+UPWARD_AND_FLUSHING = {"x86_64": 0x1F80 | 0xC040, "aarch64": 1 << 24 | 1 << 22}
+"""MXCSR, FPCR."""
+
+
+@contextmanager
+def upward_and_flushing() -> Iterator[Callable[[], int]]:
+    """The thread that calls the library rounds upward and flushes subnormals; gives its mode."""
+    if REMOTE is not None:
+        usual = REMOTE.number("get_mode")
+        REMOTE.number("set_mode", UPWARD_AND_FLUSHING[REMOTE.machine])
+        try:
+            yield lambda: REMOTE.number("get_mode")
+        finally:
+            REMOTE.number("set_mode", usual)
+        return
     library = ctypes.CDLL(None)
-    upward = {"x86_64": 0x800, "aarch64": 0x400000}[os.uname().machine]
     supported = torch.set_flush_denormal(True)
-    library.fesetround(upward)
-    yield library
-    library.fesetround(0)
-    if supported:
-        torch.set_flush_denormal(False)
+    library.fesetround(UPWARD[os.uname().machine])
+    try:
+        yield library.fegetround
+    finally:
+        library.fesetround(0)
+        if supported:
+            torch.set_flush_denormal(False)
 
 
 @pytest.mark.skipif(not hasattr(os, "uname"), reason="sets the rounding mode through libm")
-def test_rounding_and_flushing_of_the_caller(upward_and_flushing: ctypes.CDLL) -> None:
+def test_rounding_and_flushing_of_the_caller() -> None:
     codes = operands("spread", 9, 70, 300, formats=PAIRS[3], seed=6)
     request = make_request(codes, PAIRS[3], MODELS[0], PLANS[1])
-    before = upward_and_flushing.fegetround()
-    results = [run(row, request) for row in TABLE]
-    assert upward_and_flushing.fegetround() == before != 0
-    upward_and_flushing.fesetround(0)
-    torch.set_flush_denormal(False)
+    able = [row for row in TABLE if can_run(row, request)]
+    with upward_and_flushing() as mode:
+        before = mode()
+        results = [run(row, request) for row in able]
+        assert mode() == before
     wanted = expected(request)
-    for row, result in zip(TABLE, results, strict=True):
-        assert_bitwise_equal(result, wanted, msg=str(row)) if can_run(row, request) else None
+    for row, result in zip(able, results, strict=True):
+        assert_bitwise_equal(result, wanted, msg=str(row))
 
 
 SCALES = (-0.37, -(2.0**-146), 2.0**100, 0.0, float("inf"), float("nan"))
