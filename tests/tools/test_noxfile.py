@@ -84,9 +84,41 @@ def test_a_point_that_does_not_exist_is_an_error(arguments: tuple[str, ...]) -> 
     assert nox(*arguments).returncode == 3
 
 
-def test_without_points_a_tier_runs_once() -> None:
-    chosen = [entry["session"] for entry in listed("-s", "t0", "t1", "t2")]
-    assert chosen == ["env", "t0", "t1", "t2"]
+@pytest.mark.parametrize("tiers", ["t0 t1 t2", "t3 t3p t4 t6", "t7"])
+def test_without_points_a_tier_runs_once(tiers: str) -> None:
+    chosen = [entry["session"] for entry in listed("-s", *tiers.split())]
+    assert chosen == ["env", *tiers.split()]
+
+
+class Recorder:
+    """A session that notes what it is asked to run."""
+
+    def __init__(self, name: str, *posargs: str) -> None:
+        self.name, self.posargs, self.ran = name, posargs, list[tuple[str, ...]]()
+
+    def run(self, *command: str, external: bool) -> None:
+        assert external
+        self.ran.append(command)
+
+
+@pytest.mark.parametrize(
+    ("name", "posargs"),
+    [
+        ("t3", ()),
+        ("t4", ("--seed", "7", "--count", "6")),
+        ("t7", ("dist/mmaemu-0.1.0-py3-none-any.whl",)),
+    ],
+)
+def test_a_tier_gets_what_follows_two_dashes(
+    name: str, posargs: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    nox_registry.reset()
+    session = Recorder(name, *posargs)
+    runpy.run_path("noxfile.py", run_name="again")["tier"](session)
+    ((python, *words),) = session.ran
+    assert Path(python).parts[:2] == (".nox", "env")
+    assert words == ["tools/tier.py", name, *posargs]
 
 
 def test_the_default_is_tests_and_lint() -> None:
