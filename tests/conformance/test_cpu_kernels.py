@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
@@ -38,9 +38,11 @@ from mmaemu import _settings
 from mmaemu.backends import reference
 from mmaemu.backends.cpu import CpuBackend, backends
 from mmaemu.backends.cpu.library import KERNELS
+from mmaemu.formats import FORMATS
 from mmaemu.gemm import epilogue as epilogues
 from mmaemu.gemm import execute
 from mmaemu.gemm.request import AccumulateRequest
+from mmaemu.instruction.chain import chain
 from mmaemu.instruction.model import InstructionModel
 from mmaemu.instruction.models import get_preset
 from mmaemu.testing import assert_bitwise_equal
@@ -163,6 +165,53 @@ def test_random_bytes_in_every_place() -> None:
         )
         for model in MODELS:
             check(make_request(codes, formats, model, PLANS[3]), f"bytes {formats} {model.name}")
+
+
+SMALL_FORMATS = tuple(
+    pair for pair in get_preset("tcgen05_f8f6f4_fp32", warn=False).inputs if pair not in PAIRS
+)
+
+
+@pytest.mark.parametrize("formats", SMALL_FORMATS, ids="-".join)
+def test_formats_that_no_fp8_gemm_has(formats: tuple[str, str]) -> None:
+    """Every code, against the readable chain: the reference backend takes FP8 alone."""
+    model = get_preset("tcgen05_f8f6f4_fp32", warn=False)
+    rng = np.random.default_rng(SMALL_FORMATS.index(formats))
+    codes, values = [], []
+    for name, rows in zip(formats, (9, 37), strict=True):
+        fmt = FORMATS[name]
+        finite = np.flatnonzero(np.isfinite(fmt.decode(np.arange(1 << fmt.bits, dtype=np.uint8))))
+        codes.append(rng.choice(finite, (rows, 600)).astype(np.uint8))
+        values.append(torch.from_numpy(fmt.decode(codes[-1]).astype(np.float64)))
+    a, b = values
+    wanted = chain(a[:, None], b[None], None, model, formats=formats)
+    request = make_request((codes[0], codes[1]), formats, model, PLANS[0])
+    for row in TABLE:
+        if row.kernel in {"scalar", "wide"}:
+            assert_bitwise_equal(run(row, request), wanted, msg=f"{row} {formats}")
+
+
+def test_more_rows_and_columns_than_a_tile() -> None:
+    for shape in ((261, 40, 70), (5, 1061, 70)):
+        codes = operands("spread", *shape, seed=9)
+        for model in MODELS:
+            request = make_request(codes, PAIRS[0], model, PLANS[2])
+            check(request, f"{shape} {model.name}", table=FAST)
+
+
+@pytest.mark.skipif(REMOTE is not None, reason="operands that are far apart are not copied")
+def test_rows_that_are_more_than_31_bits_away() -> None:
+    """Rows of a lie 2^30 bytes apart in memory that is for the most part never touched."""
+    codes = operands("uniform", 4, 40, 100, seed=10)
+    near = make_request(codes, PAIRS[0], MODELS[0], PLANS[1])
+    wanted = expected(near)
+    block = torch.empty(3 * (1 << 30) + 100, dtype=torch.uint8, device=CPU)
+    far = block.as_strided((4, 100), (1 << 30, 1)).copy_(near.a)
+    for row in FAST:
+        for request in (replace(near, a=far), replace(near, b=far, a=near.b)):
+            result = run(row, request)
+            same = result if request.a is far else result.t().contiguous()
+            assert_bitwise_equal(same, wanted, msg=str(row))
 
 
 OWN_MODELS = (
