@@ -160,10 +160,10 @@ def snapshot(  # noqa: PLR0917 - invoke makes an option of every argument
     run("snapshot", *given)
 
 
-@task(iterable=["only", "abis"])
+@task(positional=[], iterable=["only", "abis"])
 def nightly(  # noqa: PLR0917 - invoke makes an option of every argument
     _: Context,
-    channel: str,
+    channel: str = "",
     commit: str = "",
     tag: str = "",
     only: list[str] | None = None,
@@ -174,8 +174,12 @@ def nightly(  # noqa: PLR0917 - invoke makes an option of every argument
     execute: bool = False,
     allow_remote: bool = False,
     root: str = "",
+    json: bool = False,
 ) -> None:
-    """Build a nightly or a release from one commit; with --execute upload a nightly."""
+    """Build a nightly or a release from one commit; with --execute upload a nightly.
+
+    Example: invoke nightly --channel nightly --dry-run
+    """
     given = options(
         channel=channel,
         commit=commit,
@@ -188,22 +192,40 @@ def nightly(  # noqa: PLR0917 - invoke makes an option of every argument
         execute=execute,
         allow_remote=allow_remote,
         root=root,
+        json=json,
     )
     run("nightly", *given)
 
 
 @task
-def sizes(_: Context, paths: str = "build/nightly", channel: str = "") -> None:
-    """Print the sizes of built distributions and compare them with the index's limit."""
-    run("sizes", *paths.split(","), *options(channel=channel))
+def sizes(
+    _: Context,
+    paths: str = "build/nightly",
+    channel: str = "",
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
+    """Print the sizes of built distributions and compare them with the index's limit.
+
+    Example: invoke sizes --paths build/nightly
+    """
+    run("sizes", *paths.split(","), *options(channel=channel, dry_run=dry_run, json=json))
 
 
 @task
 def pins(
-    _: Context, wheels: str, write: bool = False, dry_run: bool = False, root: str = ""
+    _: Context,
+    wheels: str,
+    write: bool = False,
+    dry_run: bool = False,
+    root: str = "",
+    json: bool = False,
 ) -> None:
-    """List the exact requirements of wheels and compare them with the project's own list."""
-    run("pins", *wheels.split(","), *options(write=write, dry_run=dry_run, root=root))
+    """List the exact requirements of wheels and compare them with the project's own list.
+
+    Example: invoke pins --wheels dist/example-1.0-py3-none-any.whl --write
+    """
+    run("pins", *wheels.split(","), *options(write=write, dry_run=dry_run, root=root, json=json))
 
 
 @task(positional=["folder"], iterable=["only", "abis"])
@@ -221,8 +243,12 @@ def stage(  # noqa: PLR0917 - invoke makes an option of every argument
     execute: bool = False,
     allow_remote: bool = False,
     root: str = "",
+    json: bool = False,
 ) -> None:
-    """Stage built files and write the gate's manifest; without --execute only the plan."""
+    """Stage built files and write the gate's manifest; without --execute only the plan.
+
+    Example: invoke stage build/nightly/0.1.0.dev20261201080000 --channel nightly --dry-run
+    """
     given = options(
         channel=channel,
         only=only,
@@ -235,6 +261,7 @@ def stage(  # noqa: PLR0917 - invoke makes an option of every argument
         execute=execute,
         allow_remote=allow_remote,
         root=root,
+        json=json,
     )
     run("stage", folder, *given)
 
@@ -249,34 +276,58 @@ def manifest(  # noqa: PLR0917 - invoke makes an option of every argument
     manifests: str = "",
     dry_run: bool = False,
     root: str = "",
+    json: bool = False,
 ) -> None:
-    """Write a further manifest for files that are staged already."""
+    """Write a further manifest for files that are staged already.
+
+    Example: invoke manifest build/nightly/0.1.0.dev20261201080000 --dry-run
+    """
     given = options(
-        only=only, run=run_id, commit=commit, manifests=manifests, dry_run=dry_run, root=root
+        only=only,
+        run=run_id,
+        commit=commit,
+        manifests=manifests,
+        dry_run=dry_run,
+        root=root,
+        json=json,
     )
     run("manifest", folder, *given)
 
 
 @task(positional=["manifest"])
-def gate(
+def gate(  # noqa: PLR0917 - invoke makes an option of every argument
     _: Context,
     manifest: str,
     dry_run: bool = False,
     execute: bool = False,
     allow_remote: bool = False,
     root: str = "",
+    json: bool = False,
 ) -> None:
-    """Publish what a manifest names, file by file; without --execute only the plan."""
-    given = options(dry_run=dry_run, execute=execute, allow_remote=allow_remote, root=root)
+    """Publish what a manifest names, file by file; without --execute only the plan.
+
+    Example: invoke gate build/manifests/0.1.0-0001-0123456789abcdef.json --dry-run
+    """
+    given = options(
+        dry_run=dry_run, execute=execute, allow_remote=allow_remote, root=root, json=json
+    )
     run("gate", manifest, *given)
 
 
 @task(positional=["manifest"])
 def confirm(
-    _: Context, manifest: str, sums: str = "", wait: str = "", dry_run: bool = False
+    _: Context,
+    manifest: str,
+    sums: str = "",
+    wait: str = "",
+    dry_run: bool = False,
+    json: bool = False,
 ) -> None:
-    """Confirm that users get what was published: files, hashes, what installers choose."""
-    run("confirm", manifest, *options(sums=sums, wait=wait, dry_run=dry_run))
+    """Confirm that users get what was published: files, hashes, what installers choose.
+
+    Example: invoke confirm build/manifests/0.1.0-0001-0123456789abcdef.json --wait 60
+    """
+    run("confirm", manifest, *options(sums=sums, wait=wait, dry_run=dry_run, json=json))
 
 
 @task(iterable=["only"])
@@ -288,8 +339,12 @@ def leftovers(  # noqa: PLR0917 - invoke makes an option of every argument
     execute: bool = False,
     allow_remote: bool = False,
     root: str = "",
+    json: bool = False,
 ) -> None:
-    """List what lies in staging; with --clean VERSION --execute delete that version."""
+    """List what lies in staging; with --clean VERSION --execute delete that version.
+
+    Example: invoke leftovers --clean 0.1.0.dev20261201080000 --dry-run
+    """
     given = options(
         clean=clean,
         only=only,
@@ -297,14 +352,25 @@ def leftovers(  # noqa: PLR0917 - invoke makes an option of every argument
         execute=execute,
         allow_remote=allow_remote,
         root=root,
+        json=json,
     )
     run("leftovers", *given)
 
 
 @task
-def quota(_: Context, days: str = "", sizes: str = "", root: str = "") -> None:
-    """Say how full the projects are, how long that lasts, and how to ask for more."""
-    run("quota", *options(days=days, sizes=sizes, root=root))
+def quota(
+    _: Context,
+    days: str = "",
+    sizes: str = "",
+    dry_run: bool = False,
+    root: str = "",
+    json: bool = False,
+) -> None:
+    """Say how full the projects are, how long that lasts, and how to ask for more.
+
+    Example: invoke quota --days 60
+    """
+    run("quota", *options(days=days, sizes=sizes, dry_run=dry_run, root=root, json=json))
 
 
 @task(positional=["step"])
@@ -321,8 +387,12 @@ def golden(  # noqa: PLR0917 - invoke makes an option of every argument
     pull_request: bool = False,
     allow_remote: bool = False,
     dry_run: bool = False,
+    json: bool = False,
 ) -> None:
-    """Golden commits: candidate, canaries, resume, record, tags, verify or cut."""
+    """Golden commits: candidate, canaries, resume, record, tags, verify or cut.
+
+    Example: invoke golden candidate --ask-hosting --dry-run
+    """
     given = options(
         version=version,
         run=runs.replace(",", " ").split(),
@@ -334,6 +404,7 @@ def golden(  # noqa: PLR0917 - invoke makes an option of every argument
         pull_request=pull_request,
         allow_remote=allow_remote,
         dry_run=dry_run,
+        json=json,
     )
     run("golden", step, *given)
 
@@ -347,44 +418,64 @@ def downstream_bump(  # noqa: PLR0917 - invoke makes an option of every argument
     execute: bool = False,
     allow_remote: bool = False,
     dry_run: bool = False,
+    json: bool = False,
 ) -> None:
-    """Move the consumers' pins to a golden nightly, each on a branch."""
+    """Move the consumers' pins to a golden nightly, each on a branch.
+
+    Example: invoke downstream-bump --dry-run
+    """
     given = options(
         version=version,
         remote=remote,
         execute=execute,
         allow_remote=allow_remote,
         dry_run=dry_run,
+        json=json,
     )
     run("downstream_bump", *canaries.split(), *given)
 
 
 @task
-def bump(_: Context, released: str = "", dry_run: bool = False) -> None:
-    """After a release, set the next patch version; the citation keeps the release."""
-    run("bump", *options(released=released, dry_run=dry_run))
+def bump(_: Context, released: str = "", dry_run: bool = False, json: bool = False) -> None:
+    """After a release, set the next patch version; the citation keeps the release.
+
+    Example: invoke bump --dry-run
+    """
+    run("bump", *options(released=released, dry_run=dry_run, json=json))
 
 
 @task(positional=["version"])
 def release_notes(
-    _: Context, version: str, folder: str = "dist", out: str = "", dry_run: bool = False
+    _: Context,
+    version: str,
+    folder: str = "dist",
+    out: str = "",
+    dry_run: bool = False,
+    json: bool = False,
 ) -> None:
-    """Write a release's notes: changelog, pairing, pins, checksums."""
-    run("release_notes", version, folder, *options(out=out, dry_run=dry_run))
+    """Write a release's notes: changelog, pairing, pins, checksums.
+
+    Example: invoke release-notes 0.1.0 --out build/notes.md
+    """
+    run("release_notes", version, folder, *options(out=out, dry_run=dry_run, json=json))
 
 
 @task
-def doctor(
+def doctor(  # noqa: PLR0917 - invoke makes an option of every argument
     _: Context,
     variables: str = "",
     secrets: str = "",
     gate: str = "",
     offline: bool = False,
     dry_run: bool = False,
+    json: bool = False,
 ) -> None:
-    """Check the one-time set-up: indexes, identities, variables, secrets."""
+    """Check the one-time set-up: indexes, identities, variables, secrets.
+
+    Example: invoke doctor --variables variables.json --secrets secrets.json
+    """
     given = options(
-        variables=variables, secrets=secrets, gate=gate, offline=offline, dry_run=dry_run
+        variables=variables, secrets=secrets, gate=gate, offline=offline, dry_run=dry_run, json=json
     )
     run("doctor", *given)
 

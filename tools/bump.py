@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from channels import base_of
 from files import ROOT, write_bytes
-from findings import UnusableError, guarded
+from findings import UnusableError, run
 from project import (
     REFERENCE,
     Project,
@@ -114,19 +114,19 @@ def plan(project: Project, released: str) -> dict[str, str]:
     return changed
 
 
-def _action(arguments: argparse.Namespace) -> int:
+def _action(arguments: argparse.Namespace) -> None:
     project = load_project(arguments.root.resolve())
     released = arguments.released or released_in(project)
     if parse_version(released) is None:
         raise UnusableError(f"expected a released version X.Y.Z, got {released!r}")
     changed = plan(project, released)
-    for name, text in changed.items():
+    for name in changed:
         print(f"bump: {'would write' if arguments.dry_run else 'writes'} {name}")
+    for name, text in changed.items():
         if not arguments.dry_run:
             write_bytes(project.root / name, text.encode())
     if not changed:
         print(f"bump: the tree is past {released} already")
-    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,8 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--released", help="the release that was made")
     parser.add_argument("--root", type=Path, default=ROOT, help="the project")
     parser.add_argument("--dry-run", action="store_true", help="say what would change")
-    arguments = parser.parse_args(argv)
-    return guarded(parser.prog, lambda: _action(arguments))
+    return run(parser, _action, argv)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from findings import InconclusiveError, Rule, SkipRule, apply_rules, guarded, report
+from findings import InconclusiveError, Outcome, Rule, SkipRule, apply_rules, run
 from package_index import Index, from_environment, plain_pip
 from publishing import Entry, Held, Manifest, differences, held, load_manifest, read_sums
 
@@ -220,17 +220,17 @@ def _versions(index: Index, project: str) -> tuple[Version, ...]:
     return tuple(sorted(version for version in found if version is not None))
 
 
-def _action(arguments: argparse.Namespace) -> int:
+def _action(arguments: argparse.Namespace) -> Outcome | None:
     manifest, index = load_manifest(arguments.manifest), from_environment("public")
     print(f"confirm: {manifest.title} with {len(manifest.entries)} files")
     if arguments.dry_run:
         print("confirm: would poll, compare, install and ask pip; nothing is changed either way")
-        return 0
+        return None
     there = poll(index, manifest, arguments.wait)
     facts = load(manifest, index, there, arguments.sums)
     for project, version in facts.plain.items():
         print(f"confirm: {project}: plain gives {version}, --pre gives {facts.pre[project]}")
-    return report("confirm", apply_rules(RULES, facts))
+    return apply_rules(RULES, facts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -242,8 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sums", type=Path, help="SHA256SUMS of the build")
     parser.add_argument("--wait", type=float, default=900.0, help="seconds to poll")
     parser.add_argument("--dry-run", action="store_true", help="say what would be looked at")
-    arguments = parser.parse_args(argv)
-    return guarded(parser.prog, lambda: _action(arguments))
+    return run(parser, _action, argv)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from packaging.version import Version
 import golden_records
 import hosting
 from files import ROOT, parse_toml
-from findings import Outcome, Rule, UnusableError, apply_rules, guarded, report
+from findings import Outcome, Rule, UnusableError, apply_rules, run
 from git_commands import Git, command_line, is_local
 from golden_config import Canary, Golden, load_golden
 from project import Project, load_project
@@ -201,6 +201,7 @@ def fork_of(url: str, owner: str) -> str:
 def fetch(canary: Canary, golden: Golden, folder: Path) -> Consumer:
     """Read the tip of a consumer into a scratch repository."""
     url = address(canary.repository)
+    folder.mkdir()
     git = Git(folder)
     git.run("init", "--quiet", "--bare")
     git.run("fetch", "--quiet", "--no-tags", url, f"refs/heads/{canary.branch}")
@@ -240,36 +241,44 @@ class Setting:
     is_golden: bool
 
 
-def _bump(setting: Setting, canary: Canary, folder: Path) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Bump:
+    """A consumer, the new text of its files that change, and what was found."""
+
+    consumer: Consumer
+    changed: Mapping[str, str]
+    outcome: Outcome
+
+
+def _plan(setting: Setting, canary: Canary, folder: Path) -> Bump:
+    """Read a consumer and print what is to change; nothing is written."""
     distribution = setting.golden.distribution
     consumer = fetch(canary, setting.golden, folder)
     files = consumer.files(distribution)
     facts = Facts(canary.name, setting.version, setting.is_golden, files)
     outcome = apply_rules(RULES, facts)
     if outcome.findings:
-        return outcome
+        return Bump(consumer, {}, outcome)
     changed = changes(facts, distribution)
     for path in changed:
         print(f"downstream-bump: {canary.name} {path}: {distribution}=={setting.version}")
     if not changed:
         print(f"downstream-bump: {canary.name}: pins {setting.version} already")
-    elif not setting.arguments.dry_run:
-        _publish(setting, consumer, changed)
-    return outcome
+    return Bump(consumer, changed, outcome)
 
 
 def _publish(setting: Setting, consumer: Consumer, changed: Mapping[str, str]) -> None:
     distribution, git = setting.golden.distribution, consumer.git
     title = f"Pin {distribution}=={setting.version}"
     seconds = int(git.line("log", "-1", "--format=%ct", consumer.tip))
-    oid = golden_records.commit_files(
-        git, consumer.tip, changed, title, setting.project.release, seconds
+    branch, release = f"bump/{distribution}-{setting.version}", setting.project.release
+    proposal = golden_records.propose(
+        git, consumer.target, branch, consumer.tip, changed, title, release, seconds
     )
-    branch = f"bump/{distribution}-{setting.version}"
-    if golden_records.remote_refs(git, consumer.target).get(f"refs/heads/{branch}") == oid:
+    if proposal.there:
         print(f"downstream-bump: {consumer.canary.name}: {branch} is there already")
     elif setting.arguments.execute:
-        git.run("push", "--no-follow-tags", consumer.target, f"+{oid}:refs/heads/{branch}")
+        git.run("push", "--no-follow-tags", consumer.target, proposal.refspec)
         print(f"downstream-bump: {consumer.canary.name}: pushed {branch} to {consumer.target}")
     else:
         _print_steps(consumer, branch, title, changed)
@@ -312,7 +321,7 @@ def _target_version(arguments: argparse.Namespace, golden: Golden, git: Git) -> 
     return max(rows, key=lambda row: Version(row.version)).version, True
 
 
-def _action(arguments: argparse.Namespace) -> int:
+def _action(arguments: argparse.Namespace) -> Outcome:
     project = load_project(arguments.root.resolve())
     golden = load_golden(project)
     version, is_golden = _target_version(arguments, golden, Git(project.root))
@@ -321,12 +330,14 @@ def _action(arguments: argparse.Namespace) -> int:
     if not chosen:
         raise UnusableError("no canary has `pins`; name the files in pyproject.toml")
     setting = Setting(arguments, project, golden, version, is_golden)
-    outcome = Outcome()
     for canary in chosen:
         _require_local(arguments, canary, golden)
-        with tempfile.TemporaryDirectory() as folder:
-            outcome += _bump(setting, canary, Path(folder))
-    return report("downstream-bump", outcome)
+    with tempfile.TemporaryDirectory() as folder:
+        bumps = [_plan(setting, row, Path(folder) / row.name) for row in chosen]
+        for bump in bumps:
+            if bump.changed and not arguments.dry_run:
+                _publish(setting, bump.consumer, bump.changed)
+    return sum((bump.outcome for bump in bumps), Outcome())
 
 
 def _require_local(arguments: argparse.Namespace, canary: Canary, golden: Golden) -> None:
@@ -350,8 +361,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--execute", action="store_true", help="push the branches")
     parser.add_argument("--allow-remote", action="store_true", help="write to other machines")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, change nothing")
-    arguments = parser.parse_args(argv)
-    return guarded(parser.prog, lambda: _action(arguments))
+    return run(parser, _action, argv)
 
 
 if __name__ == "__main__":

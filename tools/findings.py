@@ -7,6 +7,7 @@ Exit codes: 0 no finding, 1 findings, 2 could not run (usage included), 3 inconc
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -113,11 +114,12 @@ def apply_rules(rules: Sequence[Rule[FactsT]], facts: FactsT) -> Outcome:
     return Outcome(tuple(findings), tuple(skipped))
 
 
-def _as_json(check: str, outcome: Outcome) -> str:
+def _as_json(check: str, outcome: Outcome, code: int, error: str) -> str:
     document = {
         "schema": "mmaemu.findings/1",
         "check": check,
-        "exit_code": outcome.exit_code,
+        "error": error,
+        "exit_code": code,
         "findings": [
             {"code": item.code, "where": item.where, "message": item.message}
             for item in outcome.findings
@@ -130,17 +132,13 @@ def _as_json(check: str, outcome: Outcome) -> str:
     return json.dumps(document, indent=2, sort_keys=True)
 
 
-def report(check: str, outcome: Outcome, *, as_json: bool = False) -> int:
+def report(check: str, outcome: Outcome) -> int:
     """Print an outcome and return its exit code.
 
     Args:
         check: name of the check, for the closing line.
         outcome: what was found.
-        as_json: print one JSON document instead of lines.
     """
-    if as_json:
-        print(_as_json(check, outcome))
-        return outcome.exit_code
     for finding in sorted(outcome.findings):
         print(finding)
     for skip in outcome.skipped:
@@ -152,14 +150,17 @@ def report(check: str, outcome: Outcome, *, as_json: bool = False) -> int:
 
 def run(
     parser: argparse.ArgumentParser,
-    check: Callable[[argparse.Namespace], Outcome],
+    check: Callable[[argparse.Namespace], Outcome | None],
     argv: Sequence[str] | None = None,
 ) -> int:
     """Parse the arguments, run a check, report, and translate errors into exit codes.
 
+    With `--json` one document is all that standard output gets; what the check prints goes to
+    standard error.
+
     Args:
         parser: the check's own arguments; `--json` is added here.
-        check: from the parsed arguments to an outcome.
+        check: from the parsed arguments to an outcome, None where nothing was to be judged.
         argv: arguments without the program's name; sys.argv where None.
 
     Returns:
@@ -167,9 +168,29 @@ def run(
     """
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args(argv)
-    return guarded(
-        parser.prog, lambda: report(parser.prog, check(arguments), as_json=arguments.json)
-    )
+    if arguments.json:
+        return _document(parser.prog, lambda: check(arguments))
+
+    def action() -> int:
+        outcome = check(arguments)
+        return PASS if outcome is None else report(parser.prog, outcome)
+
+    return guarded(parser.prog, action)
+
+
+def _document(program: str, check: Callable[[], Outcome | None]) -> int:
+    """Run a check and print its outcome, or why there is none, as one JSON document."""
+    outcome, error = Outcome(), ""
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            outcome = check() or outcome
+            code = outcome.exit_code
+        except UnusableError as found:
+            code, error = UNUSABLE, str(found)
+        except InconclusiveError as found:
+            code, error = INCONCLUSIVE, str(found)
+    print(_as_json(program, outcome, code, error))
+    return code
 
 
 def guarded(program: str, action: Callable[[], int]) -> int:

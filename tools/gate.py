@@ -23,12 +23,12 @@ import gate_mail
 from files import ROOT
 from findings import (
     InconclusiveError,
+    Outcome,
     Rule,
     SkipRule,
     UnusableError,
     apply_rules,
-    guarded,
-    report,
+    run,
 )
 from limits import file_limit, quota
 from package_index import Index, confirm_execute, from_environment
@@ -337,8 +337,8 @@ def _state(entry: Entry, found: Held | None) -> str:
     return f"WRONG, {difference(found, entry)}" if difference(found, entry) else PUBLIC
 
 
-def _run(gate: Gate, facts: Facts) -> int:
-    """Mail, publish, clean up, mail; the exit code says the worst of it."""
+def _run(gate: Gate, facts: Facts) -> Outcome:
+    """Mail, publish, clean up, mail; the outcome says the worst of it."""
     gate.mail(gate_mail.accepted(gate.manifest))
     attempts = gate.publish(facts)
     states = gate.states()
@@ -346,7 +346,7 @@ def _run(gate: Gate, facts: Facts) -> int:
     public = sum(state == PUBLIC for state in states.values())
     gate.log(f"{public} of {len(states)} files are public")
     waits = gate.mail(gate_mail.finished(gate.manifest, states, staged, gate.log.text))
-    return report("gate", apply_rules(RESULT, Result(attempts, states, staged, waits)))
+    return apply_rules(RESULT, Result(attempts, states, staged, waits))
 
 
 def load(path: Path, staging: Index, public: Index) -> Facts:
@@ -374,7 +374,7 @@ def _print_plan(facts: Facts) -> None:
             print(f"gate: once all are public, no longer staged: {entry.file}")
 
 
-def _action(arguments: argparse.Namespace) -> int:
+def _action(arguments: argparse.Namespace) -> Outcome:
     project = load_project(arguments.root.resolve())
     staging, public = from_environment("staging"), from_environment("public")
     if arguments.execute:
@@ -384,7 +384,7 @@ def _action(arguments: argparse.Namespace) -> int:
     outcome = apply_rules(PREFLIGHT, facts)
     if not arguments.execute:
         print("gate: nothing was changed; add --execute to do this")
-        return report("gate", outcome)
+        return outcome
     release = project.release
     notify = str(project.table("release").get("notify", release.email))
     folder = arguments.state / arguments.manifest.stem
@@ -394,7 +394,7 @@ def _action(arguments: argparse.Namespace) -> int:
     if outcome.findings:
         log("refused before anything was sent")
         gate.mail(gate_mail.refused(facts.manifest, [str(item) for item in outcome.findings]))
-        return report("gate", outcome)
+        return outcome
     return _run(gate, facts)
 
 
@@ -412,8 +412,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--patience", type=float, default=120.0, help="seconds that the index's pages may lag"
     )
     parser.add_argument("--root", type=Path, default=ROOT, help="the project")
-    arguments = parser.parse_args(argv)
-    return guarded(parser.prog, lambda: _action(arguments))
+    return run(parser, _action, argv)
 
 
 if __name__ == "__main__":

@@ -34,13 +34,13 @@ import package_index
 from canaries import Candidate, Result
 from files import ROOT, parse_toml, sha256_of, write_bytes, write_json
 from findings import (
+    PASS,
     InconclusiveError,
     Outcome,
     Rule,
     UnusableError,
     apply_rules,
-    guarded,
-    report,
+    run,
 )
 from git_commands import Git, GitError, is_local
 from golden_config import Golden, load_golden
@@ -189,7 +189,7 @@ def nightly_rebuild(root: Path) -> golden_candidate.Rebuild:
     return rebuild
 
 
-def candidate(setting: Setting) -> int:
+def candidate(setting: Setting) -> Outcome | None:
     """Choose, find the commit, prove it, and write it down."""
     golden, arguments = setting.golden, setting.arguments
     index = package_index.from_environment(golden.index)
@@ -199,14 +199,14 @@ def candidate(setting: Setting) -> int:
     print(f"golden: built from {commit}")
     if arguments.dry_run:
         print("golden: dry run: not downloaded, not built again, nothing written")
-        return 0
+        return None
     state = setting.state()
     rebuilt = _rebuild(setting, state, commit, version)
     facts = golden_candidate.Facts(version, file, commit, state, manifest, rebuilt)
-    code = report("golden candidate", apply_rules(golden_candidate.RULES, facts))
-    if code == 0 and file is not None:
+    outcome = apply_rules(golden_candidate.RULES, facts)
+    if outcome.exit_code == PASS and file is not None:
         _keep_candidate(setting, index, facts)
-    return code
+    return outcome
 
 
 def _commit(setting: Setting, version: str) -> tuple[str, Mapping[str, Any] | None]:
@@ -261,7 +261,7 @@ def read_candidate(document: Mapping[str, Any]) -> Candidate:
 # --- canaries ------------------------------------------------------------------------------------
 
 
-def run_canaries(setting: Setting) -> int:
+def run_canaries(setting: Setting) -> Outcome | None:
     """Let every canary test the candidate; with runs given, go on with those."""
     document = _read(setting.work / "candidate.json", CANDIDATE_SCHEMA, "golden candidate")
     chosen = read_candidate(document)
@@ -274,7 +274,7 @@ def run_canaries(setting: Setting) -> int:
         print(f"golden: {row.name}: {how} of {lanes} in {row.repository}")
     if setting.arguments.dry_run:
         print("golden: dry run: no canary is run")
-        return 0
+        return None
     results = []
     for row in setting.golden.canaries:
         results.append(_adapter(setting, row.name, chosen).run(resumed.get(row.name)))
@@ -284,7 +284,7 @@ def run_canaries(setting: Setting) -> int:
     return judge(setting, gate)
 
 
-def resume(setting: Setting) -> int:
+def resume(setting: Setting) -> Outcome | None:
     """As `canaries`, but at least one run must be named."""
     if not setting.arguments.run:
         raise UnusableError("give --run CANARY=ID for the runs to go on with")
@@ -331,13 +331,16 @@ def read_gate(setting: Setting) -> Gate:
     )
 
 
-def judge(setting: Setting, gate: Gate) -> int:
-    """Report a gate's result: 0 passed, 1 failed (told once per candidate), 3 inconclusive."""
+def judge(setting: Setting, gate: Gate) -> Outcome:
+    """Judge a gate's result; one that failed is told once per candidate.
+
+    Raises:
+        InconclusiveError: a canary neither passed nor failed.
+    """
     outcome = apply_rules(RULES, gate)
-    code = report("golden canaries", outcome)
     if outcome.findings:
         _tell(setting, gate, outcome)
-        return code
+        return outcome
     open_runs = list(canaries.undecided(gate.results))
     if open_runs:
         again = " ".join(
@@ -348,7 +351,7 @@ def judge(setting: Setting, gate: Gate) -> int:
             f"{gate.candidate.version} is not decided:{lines}\n"
             f"rerun: python tools/golden.py resume {again}"
         )
-    return code
+    return outcome
 
 
 def failure_text(gate: Gate, outcome: Outcome) -> str:
@@ -393,12 +396,12 @@ def _tell(setting: Setting, gate: Gate, outcome: Outcome) -> None:
 # --- records -------------------------------------------------------------------------------------
 
 
-def record(setting: Setting) -> int:
+def record(setting: Setting) -> Outcome:
     """Write down a gate that passed; see the module docstring for the three ways."""
     gate = read_gate(setting)
-    code = judge(setting, gate)
-    if code:
-        return code
+    judged = judge(setting, gate)
+    if judged.exit_code:
+        return judged
     arguments = setting.arguments
     if (arguments.execute or arguments.pull_request) and not arguments.dry_run:
         setting.require_local()
@@ -406,18 +409,18 @@ def record(setting: Setting) -> int:
         return _execute(setting, gate.row)
     plan, outcome = _planned(setting, gate.row)
     if outcome.exit_code:
-        return report("golden record", outcome)
+        return outcome
     _show(plan)
     if arguments.dry_run:
         print("golden: dry run: nothing is written")
     elif arguments.pull_request and plan.files:
         _pull_request(setting, plan)
     else:
-        oid = None
+        proposal = None
         if plan.files:
-            oid = golden_records.write_commit(setting.git, plan, setting.project.release)
-        print("\n".join(golden_records.commands(plan, oid, setting.repository)))
-    return 0
+            proposal = golden_records.propose_record(setting.git, plan, setting.project.release)
+        print("\n".join(golden_records.commands(plan, proposal, setting.repository)))
+    return outcome
 
 
 def _planned(setting: Setting, row: Row) -> tuple[Plan, Outcome]:
@@ -437,27 +440,27 @@ def _show(plan: Plan) -> None:
         print(f"golden: {plan.row.version} is recorded and tagged {plan.row.tag}")
 
 
-def _execute(setting: Setting, row: Row) -> int:
+def _execute(setting: Setting, row: Row) -> Outcome:
     """One atomic push of what is missing, computed anew from the remote for each try."""
     reason = ""
     for attempt in range(1, golden_records.TRIES + 1):
         plan, outcome = _planned(setting, row)
         if outcome.exit_code:
-            return report("golden record", outcome)
+            return outcome
         _show(plan)
         if plan.done:
-            return 0
+            return outcome
         try:
             golden_records.push(setting.git, plan, setting.project.release, credentials())
         except PushRefusedError as error:
             refused = golden_records.Facts(plan.state, refused=str(error))
-            return report("golden record", apply_rules(golden_records.PUSHED, refused))
+            return apply_rules(golden_records.PUSHED, refused)
         except GitError as error:
             reason = str(error)
             golden_records.pause(attempt)
         else:
             print(f"golden: pushed {plan.row.version} and {plan.row.tag} to {setting.url}")
-            return 0
+            return outcome
     raise InconclusiveError(
         f"the remote moved under each of {golden_records.TRIES} pushes; rerun the same command "
         f"({reason})"
@@ -476,10 +479,10 @@ def _pull_request(setting: Setting, plan: Plan) -> None:
             f"{places.url} has no branch {places.records} yet, which a pull request needs; "
             "bring the first record with --execute"
         )
-    oid = golden_records.write_commit(setting.git, plan, setting.project.release)
-    branch = golden_records.branch_of(plan)
-    spec = f"+{oid}:refs/heads/{branch}"
-    setting.git.run("push", "--no-follow-tags", plan.state.places.url, spec, env=credentials())
+    proposal = golden_records.propose_record(setting.git, plan, setting.project.release)
+    branch, spec = proposal.branch, proposal.refspec
+    if not proposal.there:
+        setting.git.run("push", "--no-follow-tags", places.url, spec, env=credentials())
     service = hosting.from_environment(RECORD)
     if service.token is None:
         print(f"golden: pushed {branch}; {RECORD} is unset: open the pull request by hand")
@@ -498,12 +501,12 @@ def _pull_request(setting: Setting, plan: Plan) -> None:
 
 def credentials() -> dict[str, str]:
     """How git asks for the token that pushes records; the token itself stays in its variable."""
-    if RECORD not in os.environ:
+    if not os.environ.get(RECORD):
         return {}
     return {"GIT_ASKPASS": str(Path(__file__).resolve().with_name("git_token.py"))}
 
 
-def tags(setting: Setting) -> int:
+def tags(setting: Setting) -> Outcome:
     """Tag every recorded commit that lacks its tag."""
     arguments, state = setting.arguments, setting.state()
     missing = [row for row in state.rows if row.tag not in state.tags]
@@ -512,27 +515,26 @@ def tags(setting: Setting) -> int:
     if arguments.execute and not arguments.dry_run:
         setting.require_local()
         for row in missing:
-            code = _execute(setting, row)
-            if code:
-                return code
+            outcome = _execute(setting, row)
+            if outcome.exit_code:
+                return outcome
     elif not arguments.dry_run:
         for row in missing:
             print(golden_records.commands(Plan(state, row, {}, tag=True), None, "")[-1])
     print(f"golden: {len(missing)} of {len(state.rows)} records lacked a tag")
-    return 0
+    return Outcome()
 
 
-def verify(setting: Setting) -> int:
+def verify(setting: Setting) -> Outcome:
     """Check the records of the remote, and warn where the newest golden commit is old."""
     state = setting.state()
     warning = golden_records.staleness(state, golden_records.parse_time(_now()))
     if warning:
         print(f"golden: warning: {warning}")
-    outcome = apply_rules(golden_records.VERIFY, golden_records.Facts(state))
-    return report("golden verify", outcome)
+    return apply_rules(golden_records.VERIFY, golden_records.Facts(state))
 
 
-def cut(setting: Setting) -> int:
+def cut(setting: Setting) -> Outcome:
     """Check that a commit to release differs from a golden commit in records only."""
     state, git = setting.state(), setting.git
     state.require_history()
@@ -547,7 +549,7 @@ def cut(setting: Setting) -> int:
     facts = golden_records.Facts(
         state if base else _without_rows(state), changed=changed, allowed=setting.golden.allowed
     )
-    return report("golden cut", apply_rules(golden_records.CUT, facts))
+    return apply_rules(golden_records.CUT, facts)
 
 
 def _only_the_version(git: Git, name: str, old: str, new: str) -> bool:
@@ -569,7 +571,7 @@ def _without_rows(state: State) -> State:
 
 # --- command line --------------------------------------------------------------------------------
 
-STEPS: Final[Mapping[str, Callable[[Setting], int]]] = {
+STEPS: Final[Mapping[str, Callable[[Setting], Outcome | None]]] = {
     "candidate": candidate,
     "canaries": run_canaries,
     "resume": resume,
@@ -623,14 +625,13 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; see the module docstring."""
     parser = _parser()
-    arguments = parser.parse_args(argv)
 
-    def action() -> int:
+    def action(arguments: argparse.Namespace) -> Outcome | None:
         project = load_project(arguments.root.resolve())
         setting = Setting(arguments, project, load_golden(project), Git(project.root))
         return STEPS[arguments.step](setting)
 
-    return guarded(parser.prog, action)
+    return run(parser, action, argv)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -205,8 +205,7 @@ def read_state(git: Git, places: Places) -> State:
         raise UnusableError(f"{places.url} has no branch {places.branch}; push it first")
     records_tip = refs.get(f"refs/heads/{places.records}", "")
     for oid in filter(None, dict.fromkeys((tip, records_tip))):
-        if git.find("cat-file", "-e", f"{oid}^{{commit}}") is None:
-            git.run("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", places.url, oid)
+        fetch_commit(git, places.url, oid)
     shallow = git.line("rev-parse", "--is-shallow-repository") == "true"
     history = git.lines("rev-list", "--topo-order", tip)
     return State(
@@ -455,23 +454,23 @@ def plan_record(state: State, row: Row) -> Plan:
 
 def write_commit(git: Git, plan: Plan, release: Release) -> str:
     """Write the record's commit object on the remote's tip; no ref and no index is touched."""
-    parent = plan.state.records_tip
-    return commit_files(git, parent, plan.files, plan.message, release, plan.row.seconds)
+    parents = list(filter(None, [plan.state.records_tip]))
+    return commit_files(git, parents, plan.files, plan.message, release, plan.row.seconds)
 
 
 def commit_files(  # noqa: PLR0917 - one commit
     git: Git,
-    parent: str,
+    parents: Sequence[str],
     files: Mapping[str, str],
     message: str,
     release: Release,
     seconds: int,
 ) -> str:
-    """Write a commit that changes some files of its parent.
+    """Write a commit that changes some files of its first parent.
 
     Args:
-        git: the clone that has the parent.
-        parent: a commit, "" for none.
+        git: the clone that has the parents.
+        parents: commits, none for a first commit.
         files: new text by path; modes stay.
         message: of the commit.
         release: the identity.
@@ -488,15 +487,83 @@ def commit_files(  # noqa: PLR0917 - one commit
     }
     with tempfile.TemporaryDirectory() as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
-        git.run("read-tree", parent or "--empty", env=index)
+        git.run("read-tree", parents[0] if parents else "--empty", env=index)
         for name, text in files.items():
             blob = git.run("hash-object", "-w", "--stdin", data=text.encode()).decode().strip()
             known = git.line("ls-files", "--stage", "--", name, env=index)
             mode = known.split(" ", 1)[0] or "100644"
             git.run("update-index", "--add", "--cacheinfo", f"{mode},{blob},{name}", env=index)
         tree = git.line("write-tree", env=index)
-    parents = ["-p", parent] if parent else []
-    return git.line("commit-tree", "--no-gpg-sign", tree, *parents, "-m", message, env=env)
+    after = [word for parent in parents for word in ("-p", parent)]
+    return git.line("commit-tree", "--no-gpg-sign", tree, *after, "-m", message, env=env)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A commit for the branch of a pull request.
+
+    Attributes:
+        branch: its name.
+        oid: the commit.
+        there: whether the remote's branch is this far already.
+    """
+
+    branch: str
+    oid: str
+    there: bool
+
+    @property
+    def refspec(self) -> str:
+        """What is pushed, which needs no force."""
+        return f"{self.oid}:refs/heads/{self.branch}"
+
+
+def propose(  # noqa: PLR0917 - one commit and where it goes
+    git: Git,
+    url: str,
+    branch: str,
+    parent: str,
+    files: Mapping[str, str],
+    message: str,
+    release: Release,
+    seconds: int,
+) -> Proposal:
+    """Write the commit of a pull request; see `commit_files`.
+
+    What is on the branch already is continued, never overwritten: where it is not this very
+    change on this very parent, it becomes a second parent, and the content is the new one.
+    """
+    parents = [parent] if parent else []
+    plain = commit_files(git, parents, files, message, release, seconds)
+    there = remote_refs(git, url).get(f"refs/heads/{branch}", "")
+    if there in {"", plain}:
+        return Proposal(branch, plain, bool(there))
+    fetch_commit(git, url, there)
+    trees = {git.line("rev-parse", f"{oid}^{{tree}}") for oid in (plain, there)}
+    if len(trees) == 1 and _has(git, there, parents):
+        return Proposal(branch, there, there=True)
+    again = commit_files(git, [*parents, there], files, message, release, seconds)
+    return Proposal(branch, again, there=False)
+
+
+def _has(git: Git, commit: str, ancestors: Sequence[str]) -> bool:
+    return all(
+        git.find("merge-base", "--is-ancestor", each, commit) is not None for each in ancestors
+    )
+
+
+def fetch_commit(git: Git, url: str, oid: str) -> None:
+    """Fetch a commit unless it is here; no ref is written."""
+    if git.find("cat-file", "-e", f"{oid}^{{commit}}") is None:
+        git.run("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", url, oid)
+
+
+def propose_record(git: Git, plan: Plan, release: Release) -> Proposal:
+    """Write the commit of the pull request that brings a record."""
+    url, parent = plan.state.places.url, plan.state.records_tip
+    return propose(
+        *(git, url, branch_of(plan), parent, plan.files, plan.message, release, plan.row.seconds)
+    )
 
 
 def refspecs(plan: Plan, oid: str | None) -> list[str]:
@@ -546,15 +613,15 @@ def branch_of(plan: Plan) -> str:
     return f"golden/{plan.row.version}"
 
 
-def commands(plan: Plan, oid: str | None, repository: str) -> list[str]:
+def commands(plan: Plan, proposal: Proposal | None, repository: str) -> list[str]:
     """The lines to print: what a maintainer runs instead of --execute."""
     url = plan.state.places.url
-    if oid is not None:
-        ref = f"refs/heads/{branch_of(plan)}"
+    if proposal is not None:
+        push = command_line("push", "--no-follow-tags", url, proposal.refspec)
         return [
             f"# 1. a branch for the pull request with the label {plan.state.places.label!r}",
-            command_line("push", "--no-follow-tags", url, f"+{oid}:{ref}"),
-            f"# 2. open it: {repository}, {branch_of(plan)} into {plan.state.places.records}; "
+            "# (it is there already)" if proposal.there else push,
+            f"# 2. open it: {repository}, {proposal.branch} into {plan.state.places.records}; "
             "when it has landed, run the same command again: it prints the tag's push",
         ]
     if plan.tag:

@@ -17,15 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from files import ROOT
-from findings import (
-    PASS,
-    Outcome,
-    Rule,
-    UnusableError,
-    apply_rules,
-    guarded,
-    report,
-)
+from findings import Outcome, Rule, UnusableError, apply_rules, run
 from package_index import Index, IndexFile, confirm_execute, from_environment
 from project import add_execution, parse_version
 from publishing import pause
@@ -104,26 +96,27 @@ def chosen(leftovers: Sequence[Leftover], version: str) -> tuple[Leftover, ...]:
     return found
 
 
-def _action(arguments: argparse.Namespace) -> int:
+def _action(arguments: argparse.Namespace) -> Outcome | None:
     rows = load_configuration(arguments.root.resolve()).distributions
     projects = [each.name for each in distributions(rows, arguments.only)]
     staging, public = from_environment("staging"), from_environment("public")
     leftovers = find(staging, public, projects)
     if arguments.clean is None:
-        return report("leftovers", apply_rules(RULES, leftovers))
-    for number, each in enumerate(chosen(leftovers, arguments.clean), 1):
+        return apply_rules(RULES, leftovers)
+    unwanted = chosen(leftovers, arguments.clean)
+    for each in unwanted:
         print(f"leftovers: delete {each.file.name} ({each.public})", flush=True)
-        if arguments.execute:
-            confirm_execute((staging,), allow_remote=arguments.allow_remote)
-            staging.remove(each.file)
-            pause("after-delete", number)
     if not arguments.execute:
         print("leftovers: nothing was deleted; add --execute to do this")
-        return PASS
+        return None
+    confirm_execute((staging,), allow_remote=arguments.allow_remote)
+    for number, each in enumerate(unwanted, 1):
+        staging.remove(each.file)
+        pause("after-delete", number)
     rest = find(staging, public, projects)
     wanted = parse_version(arguments.clean)
     left = tuple(each for each in rest if each.file.version == wanted)
-    return report("leftovers", apply_rules(RULES, left) if left else Outcome())
+    return apply_rules(RULES, left)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -135,8 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", default=[], help="a distribution; repeatable")
     add_execution(parser)
     parser.add_argument("--root", type=Path, default=ROOT, help="the project")
-    arguments = parser.parse_args(argv)
-    return guarded(parser.prog, lambda: _action(arguments))
+    return run(parser, _action, argv)
 
 
 if __name__ == "__main__":

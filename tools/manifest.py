@@ -14,20 +14,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from files import ROOT
-from findings import guarded, report
+from findings import Outcome, run
 from limits import file_limit
 from project import load_project
 from release_config import load_configuration
 from stage import add_manifest_options, built, commit_of, distributions, write
 
 
-def _action(arguments: argparse.Namespace) -> int:
+def _action(arguments: argparse.Namespace) -> Outcome:
     project = load_project(arguments.root.resolve())
     rows = load_configuration(project.root).distributions
     chosen = distributions(rows, arguments.only)
     limit = file_limit()
     wanted = [entry for entry, _ in built(arguments.folder, chosen) if entry.size <= limit]
-    return report("manifest", write(sorted(wanted), arguments, commit_of(arguments, project)))
+    return write(sorted(wanted), arguments, commit_of(arguments, project))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,8 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_manifest_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="print it only")
     parser.add_argument("--root", type=Path, default=ROOT, help="the project")
-    arguments = parser.parse_args(argv)
-    return guarded(parser.prog, lambda: _action(arguments))
+    return run(parser, _action, argv)
 
 
 if __name__ == "__main__":

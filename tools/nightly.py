@@ -45,8 +45,7 @@ from findings import (
     SkipRule,
     UnusableError,
     apply_rules,
-    guarded,
-    report,
+    run,
 )
 from git_commands import Git
 from nightly_manifest import NightlyManifest
@@ -523,13 +522,13 @@ def _order(arguments: argparse.Namespace) -> Order:
     )
 
 
-def _action(arguments: argparse.Namespace) -> int:
+def _action(arguments: argparse.Namespace) -> Outcome:
     order = _order(arguments)
     if order.execute:
         confirm_execute((from_environment(NIGHTLY),), allow_remote=arguments.allow_remote)
     lock = contextlib.nullcontext() if order.dry_run else one_run(order.root)
     with lock, tempfile.TemporaryDirectory(prefix="nightly-") as scratch:
-        return report("nightly", _run(order, Path(scratch)))
+        return _run(order, Path(scratch))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -551,8 +550,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--allow-remote", action="store_true", help="also where the index is not on this machine"
     )
-    arguments = parser.parse_args(argv)
-    return guarded(parser.prog, lambda: _action(arguments))
+    return run(parser, _action, argv)
 
 
 if __name__ == "__main__":

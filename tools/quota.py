@@ -19,7 +19,7 @@ from typing import Final
 
 from channels import stamp_of
 from files import ROOT
-from findings import Rule, apply_rules, guarded, report
+from findings import Outcome, Rule, apply_rules, run
 from limits import file_limit, quota
 from package_index import Index, from_environment
 from publishing import mebibytes
@@ -144,7 +144,7 @@ def request(usages: Sequence[Usage], largest: int, limit: int) -> str:
     return "\n".join(lines)
 
 
-def _action(arguments: argparse.Namespace) -> int:
+def _action(arguments: argparse.Namespace) -> Outcome:
     rows = load_configuration(arguments.root.resolve()).distributions
     index, now = from_environment("public"), datetime.now(timezone.utc)
     usages = tuple(read(index, each.name, quota(), now, arguments.days) for each in rows)
@@ -152,7 +152,7 @@ def _action(arguments: argparse.Namespace) -> int:
         print(f"quota: {usage}")
     built = arguments.sizes.iterdir() if arguments.sizes else ()
     print(request(usages, max((path.stat().st_size for path in built), default=0), file_limit()))
-    return report("quota", apply_rules(RULES, usages))
+    return apply_rules(RULES, usages)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -163,8 +163,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--days", type=int, default=DAYS, help="what the rate is measured over")
     parser.add_argument("--sizes", type=Path, help="folder of files that were built")
     parser.add_argument("--root", type=Path, default=ROOT, help="the project")
-    arguments = parser.parse_args(argv)
-    return guarded(parser.prog, lambda: _action(arguments))
+    parser.add_argument("--dry-run", action="store_true", help="the same: nothing is ever written")
+    return run(parser, _action, argv)
 
 
 if __name__ == "__main__":

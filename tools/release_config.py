@@ -20,7 +20,7 @@ import jsonschema
 from packaging.utils import canonicalize_name
 
 from files import ROOT, parse_toml
-from findings import PASS, UnusableError, guarded
+from findings import UnusableError, run
 from project import load_project, pairing_of, version_in
 
 SCHEMA: Final = Path(__file__).with_name("release.schema.json")
@@ -308,14 +308,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--root", type=Path, default=ROOT, help="the project")
-    arguments = parser.parse_args(argv)
 
-    def action() -> int:
+    def action(arguments: argparse.Namespace) -> None:
         for row in load_configuration(arguments.root.resolve()).distributions:
             print(f"release_config: {row.name}: {', '.join(row.kinds)}")
-        return PASS
 
-    return guarded(parser.prog, action)
+    return run(parser, action, argv)
 
 
 if __name__ == "__main__":

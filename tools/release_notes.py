@@ -18,7 +18,7 @@ from typing import Final
 from packaging.utils import canonicalize_name
 
 from files import ROOT, sha256_of_file, write_bytes
-from findings import Rule, apply_rules, guarded, report
+from findings import Outcome, Rule, apply_rules, run
 from package_index import name_and_version
 from pins import exact, metadata_of
 from project import changelog_section, load_project, parse_version
@@ -131,19 +131,19 @@ def _pairing(configuration: Configuration) -> dict[str, str]:
     return configuration.paired(file.read_text(encoding="utf-8"))
 
 
-def _action(arguments: argparse.Namespace) -> int:
+def _action(arguments: argparse.Namespace) -> Outcome | None:
     root = load_project(arguments.root.resolve()).root
     facts = load(load_configuration(root), arguments.version, arguments.folder)
     outcome = apply_rules(RULES, facts)
     if outcome.exit_code:
-        return report("release-notes", outcome)
+        return outcome
     text = notes(facts)
     if arguments.dry_run or arguments.out is None:
         print(text, end="")
     else:
         write_bytes(arguments.out, text.encode())
         print(f"release-notes: wrote {arguments.out}")
-    return 0
+    return None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -158,8 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="where to write; default: print")
     parser.add_argument("--root", type=Path, default=ROOT, help="the project")
     parser.add_argument("--dry-run", action="store_true", help="print, write nothing")
-    arguments = parser.parse_args(argv)
-    return guarded(parser.prog, lambda: _action(arguments))
+    return run(parser, _action, argv)
 
 
 if __name__ == "__main__":

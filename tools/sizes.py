@@ -112,6 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("paths", nargs="+", type=Path, help="distributions, or folders of them")
     parser.add_argument("--channel", choices=CHANNELS, default=RELEASE, help="release if left out")
+    parser.add_argument("--dry-run", action="store_true", help="the same: nothing is ever written")
     return run(parser, _check, argv)
 
 

@@ -36,8 +36,7 @@ from findings import (
     SkipRule,
     UnusableError,
     apply_rules,
-    guarded,
-    report,
+    run,
 )
 from git_commands import Git
 from limits import file_limit
@@ -411,7 +410,7 @@ def _facts(arguments: argparse.Namespace, project: Project, indexes: dict[str, I
     )
 
 
-def _action(arguments: argparse.Namespace) -> int:
+def _action(arguments: argparse.Namespace) -> Outcome:
     project = load_project(arguments.root.resolve())
     commit = commit_of(arguments, project)
     indexes = _indexes(arguments)
@@ -422,14 +421,14 @@ def _action(arguments: argparse.Namespace) -> int:
     if outcome.findings or not (indexes and arguments.execute):
         why = "refused" if outcome.findings else "--publish no" if not indexes else "no --execute"
         print(f"stage: nothing was sent ({why})")
-        return report("stage", outcome)
+        return outcome
     paths = {entry.file: arguments.folder / entry.file for entry in facts.entries}
     outcome += apply_rules((DELIVERY,), deliver(steps, paths, arguments.patience))
     if outcome.exit_code == PASS and facts.publishable:
         outcome += write(facts.publishable, arguments, commit)
     elif outcome.exit_code == PASS:
         print("stage: nothing is left to publish, so there is no manifest")
-    return report("stage", outcome)
+    return outcome
 
 
 def add_manifest_options(parser: argparse.ArgumentParser) -> None:
@@ -460,8 +459,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--patience", type=float, default=120.0, help="seconds that an index's pages may lag"
     )
     parser.add_argument("--root", type=Path, default=ROOT, help="the project")
-    arguments = parser.parse_args(argv)
-    return guarded(parser.prog, lambda: _action(arguments))
+    return run(parser, _action, argv)
 
 
 if __name__ == "__main__":

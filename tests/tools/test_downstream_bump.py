@@ -136,6 +136,30 @@ def test_a_rerun_changes_nothing(desk: Desk, capsys: pytest.CaptureFixture[str])
     assert "is there already" in capsys.readouterr().out
 
 
+def test_a_branch_that_was_overtaken_is_continued_without_force(desk: Desk) -> None:
+    target = Git(desk.consumers["second"])
+    target.run("config", "receive.denyNonFastForwards", "true")
+    assert desk.run("--execute", "second") == 0
+    (branch,) = [ref for ref in target.lines("for-each-ref", "--format=%(refname)") if NEW in ref]
+    before = target.line("rev-parse", branch)
+    consumer_moves(desk, "second", "pins.txt", f"pkgx=={OLD}\nother==1\n")
+    for _ in range(2):
+        assert desk.run("--execute", "second") == 0
+        assert target.line("show", f"{branch}:pins.txt") == f"pkgx=={NEW}\nother==1"
+        parents = target.line("rev-list", "--parents", "-1", branch).split()[1:]
+        assert parents == [target.line("rev-parse", "main"), before]
+
+
+def consumer_moves(desk: Desk, name: str, path: str, text: str) -> None:
+    """Commit a change of a file to a consumer's main branch."""
+    clone = desk.folder / f"{name} at work"
+    run("git", "clone", "--quiet", str(desk.consumers[name]), str(clone), cwd=desk.folder)
+    work = Repository(clone)
+    work.write(path, text)
+    work.commit("the owners' own work")
+    work.git("push", "--quiet", "origin", "HEAD:refs/heads/main")
+
+
 @pytest.mark.parametrize("arguments", [(), ("--dry-run",), ("--dry-run", "--execute")])
 def test_without_execute_consumers_stay_byte_for_byte(
     desk: Desk, arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]

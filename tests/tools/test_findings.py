@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable
 
 import pytest
@@ -96,4 +97,31 @@ def test_json_has_a_schema_and_sorted_keys(capsys: pytest.CaptureFixture[str]) -
     assert document["schema"] == "mmaemu.findings/1"
     assert document["exit_code"] == 1
     assert document["findings"] == [{"code": "TEST101", "where": "a", "message": "b"}]
+    assert document["error"] == ""
     assert list(document) == sorted(document)
+
+
+def test_json_is_all_that_standard_output_gets(capsys: pytest.CaptureFixture[str]) -> None:
+    def check(_: argparse.Namespace) -> None:
+        sys.stdout.write("the plan\n")
+
+    assert run(argparse.ArgumentParser(prog="check_it"), check, ["--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["findings"] == []
+    assert err == "the plan\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(UnusableError("no git"), 2), (InconclusiveError("no answer"), 3)]
+)
+def test_json_says_why_nothing_was_found_out(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(error, "--json") == code
+    document = json.loads(capsys.readouterr().out)
+    assert (document["exit_code"], document["error"]) == (code, str(error))
+
+
+def test_what_judges_nothing_reports_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(argparse.ArgumentParser(prog="check_it"), lambda _: None, []) == 0
+    assert capsys.readouterr() == ("", "")

@@ -243,6 +243,38 @@ def test_by_default_a_branch_for_a_pull_request_and_the_tag_after_it_landed(desk
     assert desk.run("verify").returncode == 0
 
 
+def test_a_request_that_was_overtaken_is_continued_without_force(desk: Desk) -> None:
+    Git(desk.remote).run("config", "receive.denyNonFastForwards", "true")
+    first, second = grow(desk, 2)
+    work = desk.gate(first, day=1)
+    branch = "golden/0.1.1.dev20261201080000"
+
+    def propose() -> str:
+        printed = desk.run("record", "--work", str(work)).stdout
+        for line in printed_pushes(printed):
+            subprocess.run(["bash", "-c", line], cwd=desk.dev.root, check=True)
+        return printed
+
+    propose()
+    before = desk.refs()[f"refs/heads/{branch}"]
+    # Somebody adds to the request, and another record lands first.
+    desk.dev.git("fetch", "--quiet", str(desk.remote), branch)
+    desk.dev.git("checkout", "--quiet", "--detach", "FETCH_HEAD")
+    touched = desk.dev.commit("a word from the reviewer")
+    desk.dev.git("push", "--quiet", str(desk.remote), f"{touched}:refs/heads/{branch}")
+    assert desk.record(desk.gate(second, day=2)).returncode == 0
+    propose()
+    remote = Git(desk.remote)
+    after = desk.refs()[f"refs/heads/{branch}"]
+    for older in (before, touched, desk.refs()["refs/heads/main"]):
+        remote.run("merge-base", "--is-ancestor", older, after)
+    rows = golden_records.parse_table(remote.run("show", f"{branch}:{TABLE}").decode())
+    assert [row.commit for row in rows] == [first, second]
+    assert remote.line("show", f"{branch}:{LKG}") == second
+    assert "(it is there already)" in propose()
+    assert desk.refs()[f"refs/heads/{branch}"] == after
+
+
 def test_tags_are_brought_for_records_that_landed(desk: Desk) -> None:
     first, second = grow(desk, 2)
     for day, commit in ((1, first), (2, second)):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from invoke.collection import Collection
+from invoke.parser import Parser
 
 from files import ROOT
 
@@ -227,3 +232,68 @@ def test_every_tool_that_a_task_names_exists() -> None:
     missing = [name for name in TOOLS if not (ROOT / "tools" / f"{name}.py").is_file()]
     assert missing == []
     assert invoke(ROOT, "--list").returncode == 0
+
+
+CHANNELS = (
+    "nightly",
+    "sizes",
+    "pins",
+    "stage",
+    "manifest",
+    "gate",
+    "confirm",
+    "leftovers",
+    "golden",
+    "downstream-bump",
+    "release-notes",
+    "bump",
+    "quota",
+    "doctor",
+)
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Collection:
+    spec = importlib.util.spec_from_file_location("our_tasks", ROOT / "tasks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return Collection.from_module(module)
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_a_task_of_the_channels_shows_an_example_and_has_a_dry_run(
+    name: str, tasks: Collection
+) -> None:
+    found = re.search(r"^ *Example: invoke (.+)$", tasks[name].__doc__ or "", re.MULTILINE)
+    assert found is not None
+    parser = Parser(contexts=tasks.to_contexts())
+    for words in ([], ["--json"], ["--dry-run", "--json"]):
+        (context,) = parser.parse_argv([*shlex.split(found[1]), *words])
+        assert context.name == name
+        assert context.args["json"].value is bool(words)
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_a_tool_of_the_channels_knows_json_and_dry_run(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        importlib.import_module(name.replace("-", "_")).main(["--help"])
+    assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    for option in ("--json", "--dry-run"):
+        assert re.search(rf"^  {option} ", printed, re.MULTILINE)
+
+
+def test_json_goes_to_the_tool(folder: Path) -> None:
+    assert invoke(folder, "bump", "--json").returncode == 0
+    assert invoke(folder, "nightly", "--channel", "nightly", "--json").returncode == 0
+    assert calls(folder) == [["bump", "--json"], ["nightly", "--channel", "nightly", "--json"]]
+
+
+def test_a_task_asked_for_help_starts_nothing(folder: Path) -> None:
+    for name in ("nightly", "bump", "doctor"):
+        assert f"[--core-opts] {name}" in invoke(folder, name, "--help").stdout
+    assert calls(folder) == []
