@@ -6,6 +6,7 @@ libraries of this project use them.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ _MACHINES: Final = {
 }
 _ADHOC_FLAG: Final = 2
 _SUPERBLOB, _CODE_DIRECTORY = 0xFADE0CC0, 0xFADE0C02
+_SHA256: Final = (32, 2)
+"""Size and kind of the hashes in a code directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ class BinaryFacts:
         needed: libraries that must be there when it is loaded, sorted.
         undefined: symbols that it takes from them, sorted.
         glibc: highest version of a glibc symbol, such as "2.17"; None if it uses none.
-        signature: "ad-hoc", "signed" or None; only Mach-O can have one.
+        signature: "ad-hoc", "signed" or None; only Mach-O can have one. Its hashes are those of
+            the pages of the file.
     """
 
     kind: str
@@ -285,8 +289,29 @@ def _macho_signature(data: bytes, at: int) -> str | None:
         blob = offset + struct.unpack_from(">I", data, offset + 16 + 8 * index)[0]
         kind, _, _, flags = struct.unpack_from(">IIII", data, blob)
         if kind == _CODE_DIRECTORY:
+            _check_pages(data, blob)
             return "ad-hoc" if flags & _ADHOC_FLAG else "signed"
     return None
+
+
+def _check_pages(data: bytes, directory: int) -> None:
+    """Compare the pages of a file with the hashes of its code directory, as the system does.
+
+    Raises:
+        ValueError: one differs, or the directory does not cover the file up to itself.
+    """
+    first, _, _, count, end = struct.unpack_from(">5I", data, directory + 16)
+    size, kind, _, page_bits = struct.unpack_from(">4B", data, directory + 36)
+    if (size, kind) != _SHA256:
+        raise ValueError(f"the signature has hashes of kind {kind}, expected SHA-256")
+    page = 1 << page_bits
+    if end > directory or count != -(-end // page):
+        raise ValueError(f"the signature has {count} hashes for {end} bytes")
+    for index in range(count):
+        at = directory + first + size * index
+        found = hashlib.sha256(data[index * page : min(end, (index + 1) * page)]).digest()
+        if found != data[at : at + size]:
+            raise ValueError(f"page {index} is not the one that was signed")
 
 
 def _read_macho(data: bytes) -> BinaryFacts:

@@ -6,11 +6,12 @@ import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import build_cpu
-from binaries import read_binary
+from binaries import BinaryFacts, read_binary
 from build_cpu import RULES, TARGETS, CpuFacts, load, main
 from files import ROOT
 from findings import UnusableError, apply_rules
@@ -120,6 +121,45 @@ def test_what_the_libraries_are() -> None:
         "arm64-macos": ("Mach-O", "arm64", None, "ad-hoc"),
         "x86_64-windows": ("PE", "x86_64", None, None),
     }
+
+
+@pytest.mark.parametrize("place", [0x600, -0x2000])
+def test_a_signed_library_that_was_changed(facts: CpuFacts, place: int) -> None:
+    name = next(target.file for target in TARGETS if target.machine == "arm64")
+    data = bytearray(facts.files[name])
+    data[place] ^= 1
+    with pytest.raises(UnusableError, match="not the one that was signed"):
+        read_binary(bytes(data), name)
+
+
+SOUND = BinaryFacts("ELF", "x86_64", tuple(sorted(build_cpu.EXPORTS)), (), ())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, None),
+        ({"glibc": "2.17"}, None),
+        ({"machine": "aarch64"}, "expected a library for x86_64"),
+        ({"exported": ("mmaemu_cpu_run",)}, "does not export mmaemu_cpu_abi"),
+        ({"needed": ("libc.so.6",)}, "needs libc.so.6"),
+        ({"glibc": "2.18"}, "needs glibc 2.18"),
+    ],
+)
+def test_the_structure_of_a_library(change: dict[str, Any], message: str | None) -> None:
+    found = list(build_cpu._structure(LINUX, replace(SOUND, **change)))
+    assert [text.partition(";")[0].startswith(str(message)) for text in found] == (
+        [True] if message else []
+    )
+
+
+def test_an_unsigned_library_for_arm64_macos() -> None:
+    target = next(target for target in TARGETS if target.machine == "arm64")
+    system = ("/usr/lib/libSystem.B.dylib",)
+    facts = replace(SOUND, kind="Mach-O", machine="arm64", needed=system, signature="ad-hoc")
+    assert list(build_cpu._structure(target, facts)) == []
+    found = list(build_cpu._structure(target, replace(facts, signature=None)))
+    assert ["is not signed" in text for text in found] == [True]
 
 
 @pytest.mark.parametrize("data", [b"", b"text", b"\x7fELF\x02\x01", b"MZ", b"\xcf\xfa\xed\xfe"])
