@@ -3,8 +3,9 @@
     python tools/version.py X.Y.Z --date YYYY-MM-DD [--device-not-run TIER=REASON]
 
 Writes the version file, CITATION.cff, reference.version and CHANGELOG.md, then removes the
-fragments. Everything is computed before the first byte is written, and a rerun with the same
-arguments changes nothing.
+fragments. What was not run on a device goes into the changelog's limitations, and into
+docs/validation.md between its marks. Everything is computed before the first byte is written, and a
+rerun with the same arguments changes nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ CITATION: Final = "CITATION.cff"
 START: Final = "<!-- releases -->\n"
 SCOPE: Final = "Scope and maturity"
 LIMITS: Final = "Limitations of this release"
+VALIDATION: Final = "docs/validation.md"
+MARKS: Final = ("<!-- not run on a device -->\n", "<!-- end -->")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,9 @@ def plan(project: Project, version: str, date: str, waivers: dict[str, str]) -> 
         after = change(before)
         if after != before:
             writes[path] = after
+    page = project.root / VALIDATION
+    if page.is_file() and (stated := _stated(page.read_text(encoding="utf-8"), waivers)):
+        writes[page] = stated
     return Plan(writes, fragments(project.root))
 
 
@@ -128,6 +134,21 @@ def _citation(text: str, version: str, date: str) -> str:
         if not count:
             text = f"{text.rstrip()}\n{line}\n"
     return text
+
+
+def _stated(text: str, waivers: dict[str, str]) -> str:
+    """The page on validation with what was not run between its marks; "" where nothing changes."""
+    first, last = MARKS
+    before, found, rest = text.partition(first)
+    _, end, after = rest.partition(last)
+    changed = f"{before}{first}{_limitations(waivers)}{last}{after}"
+    return changed if found and end and changed != text else ""
+
+
+def _limitations(waivers: dict[str, str]) -> str:
+    return "".join(
+        f"- {tier} was not run on a device: {reason}\n" for tier, reason in waivers.items()
+    )
 
 
 # --- the changelog -------------------------------------------------------------------------------
@@ -215,9 +236,7 @@ def _generated(project: Project, waivers: dict[str, str]) -> dict[str, str]:
     rows = [row for row in pairing if row and row[0] != "#" and row.split()[0] != project.name]
     parts = {SCOPE: "\n".join([*lines, f"- Reference: {', '.join(rows)}."])}
     if waivers:
-        parts[LIMITS] = "\n".join(
-            f"- {tier} was not run on a device: {reason}" for tier, reason in waivers.items()
-        )
+        parts[LIMITS] = _limitations(waivers)
     return parts
 
 

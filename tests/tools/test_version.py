@@ -125,6 +125,22 @@ def test_what_was_not_run_is_stated(ready: Any) -> None:
     )
 
 
+def test_what_was_not_run_is_copied_to_the_page_on_validation(ready: Any) -> None:
+    arguments = ("0.1.0", "--date", "2026-12-01", "--device-not-run", "T3=no GPU here")
+    page = "# Validation\n\n<!-- not run on a device -->\n{}<!-- end -->\n\nMore.\n"
+    ready.write("docs/validation.md", page.format("- T6 was not run on a device: an old reason\n"))
+    path = ready.root / "docs/validation.md"
+    for _ in range(2):
+        assert set_version(ready.root, *arguments) == 0
+        assert path.read_text() == page.format("- T3 was not run on a device: no GPU here\n")
+    assert set_version(ready.root, *arguments[:3]) == 0
+    assert path.read_text() == page.format("")
+    for text in ("# Validation\n", page.partition("<!-- end")[0]):
+        path.write_text(text)
+        assert set_version(ready.root, *arguments) == 0
+        assert path.read_text() == text
+
+
 def test_dry_run_changes_nothing(ready: Any, capsys: pytest.CaptureFixture[str]) -> None:
     before = state(ready.root)
     assert set_version(ready.root, "0.1.0", "--date", "2026-12-01", "--dry-run") == 0
