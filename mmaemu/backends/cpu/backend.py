@@ -261,7 +261,7 @@ def _status(name: str, isa: str, device_type: str) -> BackendStatus:
         validated_here=True,
         gates=(),
         reason=reason,
-        failed=loaded.failed and not foreign,
+        failed=loaded.library is None and not foreign,
     )
 
 

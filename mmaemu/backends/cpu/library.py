@@ -60,16 +60,7 @@ class Request(ctypes.Structure):
 
 
 class LibraryError(Exception):
-    """The library cannot be used.
-
-    Args:
-        reason: one sentence.
-        failed: True if something is wrong, False if there is simply none for this platform.
-    """
-
-    def __init__(self, reason: str, *, failed: bool) -> None:
-        super().__init__(reason)
-        self.failed = failed
+    """The library cannot be used; the message is one sentence."""
 
 
 class Loaded(NamedTuple):
@@ -80,14 +71,12 @@ class Loaded(NamedTuple):
         source: the file; None if there is none for this platform.
         isas: names of the instruction sets that this CPU supports.
         reason: why it cannot be used.
-        failed: whether something went wrong, rather than there being none.
     """
 
     library: ctypes.CDLL | None
     source: str | None = None
     isas: frozenset[str] = frozenset()
     reason: str = ""
-    failed: bool = False
 
 
 @cache
@@ -100,7 +89,7 @@ def load() -> Loaded:
         check_file(file, fault="cpu-library" in _settings.faults())
         library = open_library(file)
     except LibraryError as error:
-        return Loaded(None, source, reason=str(error), failed=error.failed)
+        return Loaded(None, source, reason=str(error))
     mask = library.mmaemu_cpu_isas()
     return Loaded(library, source, frozenset(n for i, n in enumerate(ISAS) if mask >> i & 1))
 
@@ -114,7 +103,7 @@ def file_name() -> str:
     name = _FILES.get((sys.platform, _machine())) if sys.maxsize > _MAX_32_BIT else None
     if name is None:
         here = f"{platform.machine()} {sys.platform}"
-        raise LibraryError(f"no prebuilt CPU library for {here}", failed=False)
+        raise LibraryError(f"no prebuilt CPU library for {here}")
     return name
 
 
@@ -136,17 +125,17 @@ def check_file(file: Path, *, fault: bool = False) -> None:
     """
     manifest = file.with_name(MANIFEST)
     if not file.exists():
-        raise LibraryError(f"{file.name} is not part of this installation", failed=False)
+        raise LibraryError(f"{file.name} is not part of this installation; install a wheel")
     try:
         listed = json.loads(manifest.read_text(encoding="utf-8"))["modules"][file.name]
         wanted = listed["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"{file.name} is not listed in {manifest}: {error!r}; reinstall mmaemu"
-        raise LibraryError(reason, failed=True) from error
+        raise LibraryError(reason) from error
     found = hashlib.sha256(file.read_bytes() + b"damage" * fault).hexdigest()
     if found != wanted:
         reason = f"{file.name} has sha256 {found[:12]}, its manifest says {str(wanted)[:12]}"
-        raise LibraryError(f"{reason}; reinstall mmaemu", failed=True)
+        raise LibraryError(f"{reason}; reinstall mmaemu")
 
 
 def open_library(file: Path) -> ctypes.CDLL:
@@ -181,8 +170,8 @@ def open_library(file: Path) -> ctypes.CDLL:
             ctypes.c_void_p,
         )
     except (OSError, AttributeError) as error:
-        raise LibraryError(f"{file.name} cannot be loaded: {error}", failed=True) from error
+        raise LibraryError(f"{file.name} cannot be loaded: {error}") from error
     abi = library.mmaemu_cpu_abi()
     if abi != ABI:
-        raise LibraryError(f"{file.name} has interface {abi}, expected {ABI}", failed=True)
+        raise LibraryError(f"{file.name} has interface {abi}, expected {ABI}")
     return library
