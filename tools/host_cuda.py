@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -274,8 +275,8 @@ class HostModule:
         self._launch.argtypes += [ctypes.c_ulonglong] * 2
         self._error = loaded.mmaemu_host_error
         self._error.restype = ctypes.c_char_p
-        self._set_unit = loaded.mmaemu_host_tensor_core
-        self._set_unit.argtypes = [ctypes.c_int, ctypes.c_void_p]
+        self._exchange_unit = loaded.mmaemu_host_tensor_core
+        self._exchange_unit.argtypes = [ctypes.c_int, ctypes.c_void_p]
 
     def launch(
         self,
@@ -312,15 +313,26 @@ class HostModule:
         if status:
             raise LaunchError(self._error().decode())
 
-    def set_tensor_core(self, units: Mapping[str, TensorCore]) -> None:
-        """Let the following launches have these units.
+    @contextmanager
+    def tensor_core(self, units: Mapping[str, TensorCore]) -> Iterator[None]:
+        """Let launches have these units until the context is left, then those of before.
 
         Args:
             units: by the names in `UNITS`; those left out stay.
         """
-        for name, unit in units.items():
-            numbers = (ctypes.c_int * 13)(*(int(value) for value in astuple(unit)))
-            self._set_unit(UNITS.index(name), ctypes.addressof(numbers))
+        models = {
+            UNITS.index(name): (ctypes.c_int * 13)(*(int(value) for value in astuple(unit)))
+            for name, unit in units.items()
+        }
+        self._exchange(models)
+        try:
+            yield
+        finally:
+            self._exchange(models)
+
+    def _exchange(self, models: Mapping[int, ctypes.Array[ctypes.c_int]]) -> None:
+        for unit, model in models.items():
+            self._exchange_unit(unit, ctypes.addressof(model))
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 import host_cuda
 from findings import UnusableError
@@ -30,6 +31,7 @@ from mmaemu.instruction.models import get_preset
 from mmaemu.testing.operands import operands
 
 Units = Mapping[str, TensorCore]
+Results = NDArray[np.uint32]
 ACCUMULATOR = -1
 SHAPE = (40, 64, 144)
 FAMILIES = ("uniform", "gaussian", "subnormal", "saturated", "cancelling", "one-hot", "spread")
@@ -87,13 +89,17 @@ def kernel(module: str) -> KernelSpec:
 def probed(name: str, units: Units) -> probes.Verdict:
     """What a probe says of a device with these tensor cores."""
     probe = probes.PROBES[name]
+    return probe.verdict(probe_results(probe, units))
+
+
+def probe_results(probe: probes.Probe, units: Units) -> Results:
     module = host_cuda.load(probes.MODULE)
-    module.set_tensor_core(units)
     a, b, c = probe.operands()
     results = np.full_like(c, 0x7FC00000)
     parameter = probes.Parameter(*(each.ctypes.data for each in (a, b, c, results)))
-    module.launch(probe.entry, (len(c), 1), probes.THREADS, parameter)
-    return probe.verdict(results)
+    with module.tensor_core(units):
+        module.launch(probe.entry, (len(c), 1), probes.THREADS, parameter)
+    return results
 
 
 def case(family: str) -> AccumulateRequest:
@@ -124,8 +130,8 @@ def computed(module: HostModule, spec: KernelSpec, family: str) -> bytes:
 def is_right(module_name: str, units: Units) -> bool:
     """Whether the kernel computes the right bits on such a device, on every family."""
     module, spec = host_cuda.load(module_name), kernel(module_name)
-    module.set_tensor_core(units)
-    return all(computed(module, spec, family) == expected(family) for family in FAMILIES)
+    with module.tensor_core(units):
+        return all(computed(module, spec, family) == expected(family) for family in FAMILIES)
 
 
 def accepted(module_name: str, units: Units) -> bool:
@@ -171,12 +177,7 @@ def test_results_that_never_came_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", probes.PROBES)
 def test_one_wrong_bit_is_refused(name: str) -> None:
     probe = probes.PROBES[name]
-    a, b, c = probe.operands()
-    module = host_cuda.load(probes.MODULE)
-    module.set_tensor_core(AMPERE)
-    results = np.zeros_like(c)
-    parameter = probes.Parameter(*(each.ctypes.data for each in (a, b, c, results)))
-    module.launch(probe.entry, (len(c), 1), probes.THREADS, parameter)
+    results = probe_results(probe, AMPERE)
     assert probe.verdict(results).passed
     results[-1, -1, -1] ^= 1 << 28
     assert not probe.verdict(results).passed

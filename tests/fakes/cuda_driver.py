@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ class FakeCuda:
         ordinal: the device of every tensor.
         stream: the current stream of that device.
         capturing: whether it is being captured.
+        simulated: the tensor cores of host modules, until it is closed.
     """
 
     path: Path
@@ -75,6 +77,7 @@ class FakeCuda:
     ordinal: int = 0
     stream: int = 0
     capturing: bool = False
+    simulated: ExitStack = dataclasses.field(default_factory=ExitStack)
 
     def fail(self, function: str, status: int) -> None:
         """Let a function answer with a status; "" for none."""
@@ -108,7 +111,8 @@ class FakeCuda:
         """
         for name in modules:
             module = host_cuda.load(name)
-            module.set_tensor_core(host_cuda.TENSOR_CORES[tensor_core])
+            units = host_cuda.TENSOR_CORES[tensor_core]
+            self.simulated.enter_context(module.tensor_core(units))
             address = ctypes.cast(module._launch, ctypes.c_void_p)
             parameter = probes.Parameter if name == probes.MODULE else launch.Parameter
             size = ctypes.c_ulonglong(ctypes.sizeof(parameter))
@@ -160,7 +164,8 @@ def cuda(
     monkeypatch.setattr(registry, "_ANY", tuple((row, None) for row in rows))
     monkeypatch.setattr(cautions, "_issued", set())
     _forget()
-    yield fake
+    with fake.simulated:
+        yield fake
     _forget()
 
 

@@ -496,13 +496,12 @@ def finite_codes(rng: np.random.Generator, name: str, shape: tuple[int, int]) ->
 def test_a_tensor_core_is_its_instruction_model(module: HostModule, device: str, unit: str) -> None:
     preset, operations = PRESETS[device, unit]
     model = get_preset(preset, warn=False)
-    module.set_tensor_core(TENSOR_CORES[device])
     rng = np.random.default_rng(5)
-    for operation, formats in operations.items():
-        depth = {0: 16, 1: 16, 2: 8}.get(operation, 32)
-        for _ in range(8):
-            check_product(module, rng, (operation, depth), formats, model)
-    module.set_tensor_core(TENSOR_CORES["ampere"])
+    with module.tensor_core(TENSOR_CORES[device]):
+        for operation, formats in operations.items():
+            depth = {0: 16, 1: 16, 2: 8}.get(operation, 32)
+            for _ in range(8):
+                check_product(module, rng, (operation, depth), formats, model)
 
 
 def check_product(
@@ -551,10 +550,27 @@ def test_changed_properties_change_results(module: HostModule) -> None:
     cases = [unit_case(seed) for seed in range(12)]
     plain = [run(module, "matrix", 1, words, outputs=128) for words in cases]
     for name, value in variants.items():
-        module.set_tensor_core({"fp16": replace(base, **{name: value})})
-        changed = [run(module, "matrix", 1, words, outputs=128) for words in cases]
+        with module.tensor_core({"fp16": replace(base, **{name: value})}):
+            changed = [run(module, "matrix", 1, words, outputs=128) for words in cases]
         assert any((x != y).any() for x, y in zip(plain, changed, strict=True)), name
-    module.set_tensor_core(TENSOR_CORES["ampere"])
+
+
+def test_a_tensor_core_lasts_as_long_as_its_context(module: HostModule) -> None:
+    words = unit_case(0)
+    plain = run(module, "matrix", 1, words, outputs=128)
+    other = {"fp16": replace(TENSOR_CORES["ampere"]["fp16"], fraction_bits=3)}
+
+    def fail() -> None:
+        with module.tensor_core(other):
+            assert (run(module, "matrix", 1, words, outputs=128) != plain).any()
+            with module.tensor_core(TENSOR_CORES["ampere"]):
+                assert (run(module, "matrix", 1, words, outputs=128) == plain).all()
+            assert (run(module, "matrix", 1, words, outputs=128) != plain).any()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert (run(module, "matrix", 1, words, outputs=128) == plain).all()
 
 
 def unit_case(seed: int) -> tuple[Bits, ...]:

@@ -662,14 +662,15 @@ MMAEMU_HOST_EXPORT const char *mmaemu_host_error(void)
     return mmaemu_host::running.message;
 }
 
-/* The tensor core that the following launches have: 0, or -1 for an unknown unit. */
-MMAEMU_HOST_EXPORT int mmaemu_host_tensor_core(int unit,
-                                               const mmaemu_host::tensor_core_model *model)
+/* Exchanges the tensor core that the following launches have: 0, or -1 for an unknown unit. */
+MMAEMU_HOST_EXPORT int mmaemu_host_tensor_core(int unit, mmaemu_host::tensor_core_model *model)
 {
     if (unit < 0 || unit >= mmaemu_host::UNIT_COUNT)
         return -1;
     pthread_mutex_lock(&mmaemu_host::one_launch);
+    const mmaemu_host::tensor_core_model before = mmaemu_host::tensor_core[unit];
     mmaemu_host::tensor_core[unit] = *model;
+    *model = before;
     pthread_mutex_unlock(&mmaemu_host::one_launch);
     return 0;
 }
