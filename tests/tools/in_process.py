@@ -39,7 +39,7 @@ def run(
     call = _PROCESS if processes else _run
     with mock.patch.object(subprocess, "run", call):
         code, printed = _called(lambda: tool.main(list(arguments)), environment)
-    return subprocess.CompletedProcess(list(arguments), code, printed)
+    return subprocess.CompletedProcess(list(arguments), code, printed, "")
 
 
 def _run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:

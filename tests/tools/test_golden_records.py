@@ -16,8 +16,10 @@ import pytest
 
 import golden
 import golden_records
+import in_process
 from files import ROOT, sha256_of_tree
 from findings import UnusableError
+from forks import Forks
 from git_commands import Git
 from golden_records import LKG, TABLE, Row
 from repositories import PLAIN
@@ -66,16 +68,8 @@ class Desk:
         places = ("--root", str(self.dev.root), "--remote", str(self.remote))
         return [sys.executable, str(TOOL), step, *places, *arguments]
 
-    def run(
-        self, step: str, *arguments: str, env: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(step, *arguments),
-            env=os.environ | (env or {}),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    def run(self, step: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return in_process.run(golden, self.command(step, *arguments)[2:], os.environ)
 
     def record(self, work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.run("record", "--work", str(work), "--execute", *arguments)
@@ -445,35 +439,33 @@ def test_killed_between_any_two_git_operations_a_rerun_finishes(desk: Desk) -> N
             "KILL_COUNT": str(count),
             "KILL_AT": point,
         }
-        return desk.run("record", "--work", str(work), "--execute", env=env).returncode
+        line = desk.command("record", "--work", str(work), "--execute")[2:]
+        (code,) = forks.together([line], env)
+        return code
 
-    assert attempt("never") == 0
-    wanted, total = desk.refs(), int(count.read_text())
-    assert total > 10
-    # What is killed before the next command was killed after this one.
-    for number in range(1, total + 1):
-        shutil.rmtree(desk.remote)
-        shutil.copytree(pristine, desk.remote)
-        assert attempt(f"{number} before") == -9
-        assert desk.refs() in (before, wanted)
-        assert desk.finish(work) == 0
+    with Forks("golden") as forks:
+        assert attempt("never") == 0
+        wanted, total = desk.refs(), int(count.read_text())
+        assert total > 10
+        # What is killed before the next command was killed after this one.
+        for number in range(1, total + 1):
+            shutil.rmtree(desk.remote)
+            shutil.copytree(pristine, desk.remote)
+            assert attempt(f"{number} before") == -9
+            assert desk.refs() in (before, wanted)
+            assert desk.finish(work) == 0
+            assert desk.refs() == wanted
+            assert len(desk.rows()) == 1
+        assert attempt(f"{total} after") in (-9, 0)
         assert desk.refs() == wanted
-        assert len(desk.rows()) == 1
-    assert attempt(f"{total} after") in (-9, 0)
-    assert desk.refs() == wanted
 
 
 def together(desk: Desk, works: list[Path]) -> list[int]:
     """Exit codes of records that run at the same time."""
-    processes = [
-        subprocess.Popen(
-            desk.command("record", "--work", str(work), "--execute"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+    with Forks("golden") as forks:
+        return forks.together(
+            [desk.command("record", "--work", str(work), "--execute")[2:] for work in works]
         )
-        for work in works
-    ]
-    return [process.wait(60) for process in processes]
 
 
 def test_twenty_records_at_once_lose_nothing_and_double_nothing(desk: Desk) -> None:
