@@ -183,7 +183,8 @@ def evo2(truth: Path | None, device: str) -> Check:
     rows = recordings.load() if truth is None else _truth_rows(truth)
     check, calls = Check(), set()
     for row in rows:
-        parts = row.id.split("/") if isinstance(row, GemmRecord) else []
+        mine = isinstance(row, GemmRecord) and row.profile == "ada"
+        parts = row.id.split("/") if mine else []
         if len(parts) > 1 and parts[0] == EVO2 and parts[1] in EVO2_CALLS:
             result = replay(row, device=device)
             check.count(result.values, result.differing, f"{row.id}: {result.detail}")

@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ import mmaemu
 import validate_release
 from findings import FAIL, INCONCLUSIVE, PASS, UNUSABLE, UnusableError
 from installed_checks import Check
-from mmaemu.recordings import MmaRecord
+from mmaemu import recordings
+from mmaemu.recordings import GemmRecord, MmaRecord
 
 if TYPE_CHECKING:
     from mmaemu.recordings import Record
@@ -326,9 +328,11 @@ def test_a_kernel_that_differs_from_the_reference_fails(monkeypatch: pytest.Monk
     assert others <= {"pass", "absent"}
 
 
-def test_evo2_needs_all_of_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mmaemu import recordings
+def rows_of(*rows: Record) -> Any:
+    return lambda _: list(rows)
 
+
+def test_evo2_needs_all_of_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = recordings.load()
     some = [row for row in rows if "call10" not in row.id]
     monkeypatch.setattr(recordings, "load", lambda: some)
@@ -336,8 +340,19 @@ def test_evo2_needs_all_of_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check.status == "not-run"
 
 
-def rows_of(*rows: Record) -> Any:
-    return lambda _: list(rows)
+def test_evo2_counts_under_its_own_profile_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = next(row for row in recordings.load() if row.id.startswith(installed_checks.EVO2))
+    assert isinstance(row, GemmRecord)
+    calls = [
+        replace(row, id=row.id.replace("call00", call)) for call in installed_checks.EVO2_CALLS
+    ]
+    monkeypatch.setattr(installed_checks, "_truth_rows", rows_of(*calls))
+    assert installed_checks.evo2(tmp_path, "cpu").status == "pass"
+    elsewhere = [*calls[:2], replace(calls[2], profile="hopper")]
+    monkeypatch.setattr(installed_checks, "_truth_rows", rows_of(*elsewhere))
+    assert installed_checks.evo2(tmp_path, "cpu").status == "not-run"
 
 
 def step(d: int) -> MmaRecord:
