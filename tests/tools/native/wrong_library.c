@@ -1,5 +1,5 @@
-/* A CPU library that is wrong in the way that the variable WRONG names, over the right one at RIGHT,
- * for the tests of tools/cpu_driver.py. */
+/* A CPU library that is wrong in the way that the variable WRONG names, over the right one at
+ * RIGHT, for the tests of tools/cpu_driver.py. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,8 +45,8 @@ PASS_ON(mmaemu_cpu_finish)
 mmaemu_i32 mmaemu_cpu_run(struct mmaemu_request *request, void *scratch, mmaemu_i64 size)
 {
     mmaemu_u8 *out = (mmaemu_u8 *)request->out;
-    const mmaemu_i64 status = right("mmaemu_cpu_run")((mmaemu_i64)request, (mmaemu_i64)scratch,
-                                                      size, 0, 0, 0, 0);
+    const mmaemu_i64 status =
+        right("mmaemu_cpu_run")((mmaemu_i64)request, (mmaemu_i64)scratch, size, 0, 0, 0, 0);
     if (is_wrong_in("bit") && request->kernel == MMAEMU_KERNEL_CVTT)
         out[1] += 4;
     if (is_wrong_in("guard"))
