@@ -12,19 +12,20 @@ cross-compiles for every target; no library of a platform is linked. Exit codes:
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import frozen
 from binaries import BinaryFacts, read_binary
 from files import ROOT, sha256_of
-from findings import Outcome, Rule, UnusableError, apply_rules, run
+from findings import PASS, Outcome, Rule, UnusableError, apply_rules, run
 from frozen import Frozen, Problems
 
 sys.path.insert(0, str(ROOT))
@@ -33,6 +34,7 @@ from mmaemu.backends.sources import hashes
 SCHEMA: Final = "mmaemu.cpu-manifest/1"
 MANIFEST: Final = frozen.MANIFEST
 BIN: Final = "mmaemu/backends/cpu/bin"
+LOGS: Final = "docs/validation_logs"
 SOURCES: Final = "mmaemu/backends/csrc/cpu"
 ZIG: Final = "0.17.1"
 HIGHEST_GLIBC: Final = (2, 17)
@@ -265,18 +267,27 @@ def build_all(root: Path, targets: Sequence[Target]) -> tuple[dict[str, bytes], 
     return made, entries
 
 
-def build_into(root: Path, folder: Path, targets: Sequence[Target], *, dry_run: bool) -> None:
-    """Build libraries into a folder and say what became of each."""
-    if dry_run:
-        for target in targets:
-            print(f"would build {folder / target.file} for {target.triple}")
-        return
+def build_into(root: Path, folder: Path, targets: tuple[Target, ...]) -> Outcome:
+    """Build libraries into a folder, if all are sound, and say what became of each."""
     old = read_manifest(folder)
     made, entries = build_all(root, targets)
-    frozen.write(folder, SCHEMA, made, entries)
+    outcome = check_build(root, targets, made, entries)
+    if outcome.exit_code == PASS:
+        frozen.write(folder, SCHEMA, made, entries)
     for name, new in entries.items():
         state = frozen.state_of(old.get(name, {}).get("sha256"), new["sha256"])
         print(f"{folder / name}: {state}, {new['size']} bytes, sha256 {new['sha256']}")
+    return outcome
+
+
+def commit_log(root: Path, targets: Sequence[Target]) -> None:
+    """Keep the entry of each library in today's logs."""
+    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
+    modules = read_manifest(root / BIN)
+    for target in targets:
+        folder = root / LOGS / today / f"{target.module}-library"
+        frozen.write_entries(folder, SCHEMA, {target.file: modules[target.file]})
+        print(f"log: {folder}")
 
 
 # --- checking ------------------------------------------------------------------------------------
@@ -372,6 +383,14 @@ def load(root: Path, targets: tuple[Target, ...], other: Path | None) -> CpuFact
     )
 
 
+def check_build(
+    root: Path, targets: tuple[Target, ...], made: Mapping[str, bytes], entries: Mapping[str, Any]
+) -> Outcome:
+    """Apply the rules on the libraries themselves to a fresh build."""
+    facts = replace(load(root, targets, None), files=made, modules=entries)
+    return apply_rules([rule for rule in RULES if rule.check not in frozen.ON_FOLDERS], facts)
+
+
 # --- command line --------------------------------------------------------------------------------
 
 
@@ -392,8 +411,14 @@ def work(arguments: argparse.Namespace) -> Outcome:
     if arguments.check or arguments.compare is not None:
         return apply_rules(RULES, load(root, targets, arguments.compare))
     folder = root / BIN if arguments.release else arguments.out
-    build_into(root, folder, targets, dry_run=arguments.dry_run)
-    return Outcome()
+    if arguments.dry_run:
+        for target in targets:
+            print(f"would build {folder / target.file} for {target.triple}")
+        return Outcome()
+    outcome = build_into(root, folder, targets)
+    if arguments.release and arguments.commit_log and outcome.exit_code == PASS:
+        commit_log(root, targets)
+    return outcome
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -408,6 +433,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--modules", metavar="A,B", help="only these libraries")
     parser.add_argument(
         "--out", type=Path, default=ROOT / "build" / "cpu", help="folder to build in"
+    )
+    parser.add_argument(
+        "--commit-log", action="store_true", help=f"with --release: log each library below {LOGS}"
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be built")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout")

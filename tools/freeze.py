@@ -159,10 +159,8 @@ def rebuild_libraries(root: Path, names: Sequence[str]) -> tuple[Family, Outcome
     made, entries = build_cpu.build_all(root, targets)
     frozen.write(root / LIBRARIES, build_cpu.SCHEMA, made, entries)
     facts = build_cpu.load(root, targets, None)
-    fresh = replace(facts, files=made, modules=entries)
-    rules = [rule for rule in build_cpu.RULES if rule.check not in frozen.ON_FOLDERS]
     family = Family(build_cpu.SCHEMA, facts, made, entries, settlement.compare_libraries)
-    return family, apply_rules(rules, fresh)
+    return family, build_cpu.check_build(root, targets, made, entries)
 
 
 def rebuild(root: Path, chosen: Chosen, nvcc: str | None, say: Say) -> tuple[list[Family], Outcome]:

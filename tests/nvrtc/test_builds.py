@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import build_cpu
 import build_fatbin
 from files import ROOT, sha256_of
 from frozen_checkout import CUDA_H, Checkout
@@ -94,6 +95,24 @@ def test_a_replaced_module_is_logged_and_the_log_is_that_of_its_build(
     frozen = checkout.root / build_fatbin.BIN / "manifest.json"
     assert (log / "manifest.json").read_bytes() == frozen.read_bytes()
     assert checkout.fatbin("--check", "--require-manifest") == 0
+
+
+def test_a_library_is_logged_and_one_that_breaks_a_rule_is_not_taken(
+    checkout: Checkout, capsys: Captured
+) -> None:
+    checkout.edit("mmaemu/backends/csrc/numerics/value.h", "VALUE 1", "VALUE 2")
+    before = checkout.frozen()
+    assert checkout.cpu("--release", "--commit-log") == 0
+    (log,) = checkout.root.glob("docs/validation_logs/*/x86_64-linux-library/manifest.json")
+    assert log.read_bytes() == checkout.frozen()[f"{build_cpu.BIN}/manifest.json"]
+    log.unlink()
+    checkout.edit(f"{build_cpu.SOURCES}/entry.c", "mmaemu_cpu_run", "mmaemu_cpu_walk")
+    changed = checkout.frozen()
+    assert changed != before
+    assert checkout.cpu("--release", "--commit-log") == 1
+    assert "CPU105 does not export mmaemu_cpu_run" in capsys.readouterr().out
+    assert checkout.frozen() == changed
+    assert not log.exists()
 
 
 @pytest.mark.parametrize(
