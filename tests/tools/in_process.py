@@ -42,12 +42,19 @@ def run(
     return subprocess.CompletedProcess(list(arguments), code, printed, "")
 
 
+def run_twine(
+    arguments: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run twine's command line; its standard output holds both streams."""
+    with mock.patch.object(sys, "argv", ["twine", *arguments]), _logging_as_before():
+        code, printed = _called(twine.__main__.main, environment)
+    return subprocess.CompletedProcess(list(arguments), code, printed, "")
+
+
 def _run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
     if list(command[1:3]) != ["-m", "twine"]:
         return _PROCESS(command, **options)
-    with mock.patch.object(sys, "argv", ["twine", *command[3:]]), _logging_as_before():
-        code, printed = _called(twine.__main__.main, options.get("env") or os.environ)
-    return subprocess.CompletedProcess(list(command), code, printed, "")
+    return run_twine(command[3:], options.get("env") or os.environ)
 
 
 def _called(main: Callable[[], Any], environment: Mapping[str, str]) -> tuple[int, str]:

@@ -15,14 +15,11 @@ from typing import Any
 
 import pytest
 
-import bump
 import canaries
-import downstream_bump
 import golden
 import golden_candidate
 import golden_config
 import golden_records
-import nightly
 import two_wheels
 from canaries import Candidate
 from files import sha256_of, sha256_of_file, sha256_of_tree
@@ -822,45 +819,3 @@ def test_runs_are_what_the_service_says(hosting: HostingDouble) -> None:
         "5", "title", "completed", "success", "a" * 40, "", "https://hosting.invalid/5"
     )
     assert os.environ["MMAEMU_HOSTING_API_URL"] == hosting.url
-
-
-# --- everything together -------------------------------------------------------------------------
-
-
-def test_from_the_nightly_to_the_consumers_pin_and_the_next_version(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    consumer = repository(
-        world.folder / "good",
-        {
-            "test_it.py": CONSUMER.format(data=b"a", value=97),
-            "pins.txt": f"fixture-sync-jax=={OLD}\n",
-        },
-    )
-    configure(world, row("good", consumer, pins=["pins.txt"], tests=PYTHON_TESTS))
-    commit = world.dev.commit("canary")
-    world.dev.git("push", "--quiet", str(world.origin), "HEAD:refs/heads/main")
-    places = ["--root", str(world.dev.root)]
-    with IndexServer(world.folder / "nightlies") as index:
-        index.put(world.wheels[OLD])
-        for name, value in (index.settings("nightly") | index.settings()).items():
-            monkeypatch.setenv(name, value)
-        only = ["--channel", "nightly", "--only", "fixture-sync-jax", "--execute"]
-        assert nightly.main([*places, *only]) == 0
-        assert world.run("candidate") == 0
-        assert world.run("canaries") == 0
-    assert world.run("record", "--execute") == 0
-    assert world.run("verify") == 0
-    remote = Git(world.origin)
-    assert remote.line("show", "main:lkg.version") == commit
-    (recorded,) = golden_records.parse_table(remote.line("show", "main:verified_commits.csv"))
-    assert recorded.version != NEW
-    given = ["--remote", str(world.origin), "--execute"]
-    assert downstream_bump.main([*places, *given]) == 0
-    branch = f"bump/fixture-sync-jax-{recorded.version}"
-    pinned = Git(consumer).line("show", f"{branch}:pins.txt")
-    assert pinned == f"fixture-sync-jax=={recorded.version}"
-    assert world.run("cut") == 0
-    assert bump.main(places) == 0
-    world.dev.git("commit", "--quiet", "-a", "-m", "next version")
-    assert world.run("cut") == 0

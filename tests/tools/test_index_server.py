@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import in_process
 import two_wheels
 from index_server import Fault, IndexServer, Policy, isolated
 from package_index import from_environment
@@ -37,18 +38,22 @@ class World:
     folder: Path
 
     def run(self, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
-        home = self.folder / "home"
-        home.mkdir(exist_ok=True)
-        surroundings = isolated(home) | self.index.settings() | env
+        surroundings = self.environment() | env
         return subprocess.run(
             command, env=surroundings, capture_output=True, text=True, check=False
         )
 
+    def environment(self) -> dict[str, str]:
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        return isolated(home) | self.index.settings()
+
     def upload(self, *paths: Path, **env: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "twine", "upload", "--non-interactive"]
-        options = ["--disable-progress-bar", "--repository-url", self.index.upload_url]
+        options = ["--non-interactive", "--disable-progress-bar"]
+        options += ["--repository-url", self.index.upload_url]
         names = [str(path) for path in paths]
-        return self.run(*command, *options, *names, COLUMNS="400", **env)
+        surroundings = self.environment() | {"COLUMNS": "400"} | env
+        return in_process.run_twine(["upload", *options, *names], surroundings)
 
     def refused(self, path: Path, words: str) -> None:
         """An upload that must fail, with these words, and leave the index as it is."""
@@ -161,6 +166,7 @@ def test_pages_that_lie_lag_or_remember(json: bool, world: World) -> None:
     assert index.read(index.files("thing")[0]) is None
 
 
+@pytest.mark.channels
 def test_every_client_takes_what_is_not_yanked(world: World) -> None:
     for version in ("1.0", NEW, "1.2"):
         world.index.put(world.wheel(version))
