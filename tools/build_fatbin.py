@@ -17,6 +17,7 @@ import argparse
 import datetime as dt
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import forbidden_ptx
 import frozen
-from fatbin import Entry, describe, read_fatbin
+from fatbin import Entry, blocks_per_multiprocessor, describe, read_fatbin
 from files import ROOT, sha256_of, write_bytes, write_json
 from findings import PASS, Outcome, Rule, Skipped, UnusableError, apply_rules, run
 from frozen import Frozen, Problems
@@ -50,6 +51,8 @@ BIN: Final = "mmaemu/backends/cuda/bin"
 SPECS: Final = "mmaemu/backends/cuda/specs.py"
 LOGS: Final = "docs/validation_logs"
 OUT: Final = ROOT / "build" / "fatbin-release"
+MIN_BLOCKS: Final = 2
+"""Blocks that share a multiprocessor, so that one computes while another waits."""
 
 
 # --- what is to be built -------------------------------------------------------------------------
@@ -250,17 +253,20 @@ def _module_report(built: Built) -> dict[str, Any]:
     entries = read_fatbin(built.data, built.spec.fatbin)
     return {
         "allowed_ptx": dict(built.spec.allowed_ptx),
+        "one_block": dict(built.spec.one_block),
         "ptx": built.entry["ptx"],
         "size": len(built.data),
         "architectures": {
             entry.arch: {
                 kernel.name: {
+                    "blocks_per_multiprocessor": blocks_per_multiprocessor(kernel, entry.arch),
                     "code_bytes": len(kernel.code),
                     "local_accesses": kernel.local,
                     "registers": kernel.registers,
                     "shared_bytes": kernel.shared,
                     "spill_bytes": built.entry["spills"].get(kernel.name, {}).get(entry.arch),
                     "stack_bytes": kernel.stack,
+                    "threads": kernel.threads,
                 }
                 for kernel in entry.kernels
             }
@@ -377,6 +383,40 @@ def _no_spills(facts: FatbinFacts) -> Problems:
                     yield f"{name} sm_{arch}", f"{kernel} spills {amount} bytes, expected 0"
 
 
+def _two_blocks(facts: FatbinFacts) -> Problems:
+    for name, data, _ in facts.present():
+        excused = dict(facts.spec(name).one_block)
+        alone = set()
+        for entry in read_fatbin(data, name):
+            for kernel in entry.kernels:
+                if blocks_per_multiprocessor(kernel, entry.arch) >= MIN_BLOCKS:
+                    continue
+                alone.add(entry.arch)
+                if entry.arch not in excused:
+                    yield (
+                        f"{name} sm_{entry.arch}",
+                        f"{kernel.name} leaves no room for a second block on a multiprocessor; "
+                        "use fewer registers or less shared memory, or say why in its row",
+                    )
+        for arch in sorted(excused.keys() - alone):
+            yield f"{name} sm_{arch}", "its row excuses one block, but two fit; take that away"
+
+
+# What makes the bytes of a build depend on the place or the time.
+_UNREPEATABLE: Final = re.compile(
+    r"\bnamespace\s*\{|__FILE__|__BASE_FILE__|__DATE__|__TIME__|__TIMESTAMP__"
+)
+_COMMENTS: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def _repeatable(facts: FatbinFacts) -> Problems:
+    texts = {path: text for files in facts.sources.values() for path, text in files.items()}
+    for path, text in sorted(texts.items()):
+        for found in _UNREPEATABLE.finditer(_COMMENTS.sub("", text.decode(errors="replace"))):
+            what = " ".join(found[0].split())
+            yield path, f"has `{what}`, with which two builds may differ; do without"
+
+
 RULES: Final[tuple[Rule[FatbinFacts], ...]] = (
     Rule("CUDA101", "bin/ holds the modules' fatbins and their entries only.", frozen.listed),
     Rule("CUDA102", "Every fatbin has the manifest's sha256 and size.", frozen.intact),
@@ -390,6 +430,8 @@ RULES: Final[tuple[Rule[FatbinFacts], ...]] = (
     Rule("CUDA108", "No kernel spills.", _no_spills),
     Rule("CUDA109", "Another build has the same bytes.", frozen.equal),
     Rule("CUDA110", "Git ignores no file of the folder.", frozen.kept),
+    Rule("CUDA111", "Two blocks fit on a multiprocessor, or a row says why not.", _two_blocks),
+    Rule("CUDA112", "No source depends on where or when it is compiled.", _repeatable),
 )
 
 

@@ -29,6 +29,8 @@ _SHIFTED_FLAGS: Final = 8
 _NO_BITS: Final = 8
 _SIZED_ATTRIBUTE: Final = 4
 _REGISTERS, _FRAME, _MIN_STACK = 0x2F, 0x11, 0x12
+_MAX_THREADS: Final = 0x05
+_MOST_THREADS: Final = 1024
 _INSTRUCTION: Final = 16
 _OPCODE: Final = 0xFFF
 _LOCAL: Final = {0x983: "LDL", 0x387: "STL"}
@@ -45,6 +47,7 @@ class Kernel:
         shared: bytes of static shared memory of a block; from 9.0 on 1024 more than the source's
             where it has any.
         local: loads from and stores to local memory in the code.
+        threads: most threads of a block, as its launch bounds say.
         code: its machine code.
     """
 
@@ -53,6 +56,7 @@ class Kernel:
     stack: int
     shared: int
     local: int
+    threads: int
     code: bytes
 
 
@@ -227,13 +231,78 @@ def _kernels(elf: _Elf) -> Iterator[Kernel]:
                 max(values.get((_FRAME, name), 0), values.get((_MIN_STACK, name), 0)),
                 shared.size if shared else 0,
                 _local_accesses(section.data),
+                _most_threads(elf, name),
                 section.data,
             )
+
+
+def _most_threads(elf: _Elf, kernel: str) -> int:
+    info = elf.find(f".nv.info.{kernel}")
+    for number, value in _attributes(info.data if info else b""):
+        if number == _MAX_THREADS:
+            x, y, z = struct.unpack("<III", value)
+            return int(x * y * z)
+    return _MOST_THREADS
 
 
 def _local_accesses(code: bytes) -> int:
     words = struct.unpack_from(f"<{len(code) // _INSTRUCTION * 2}Q", code)
     return sum(word & _OPCODE in _LOCAL for word in words[::2])
+
+
+@dataclass(frozen=True, slots=True)
+class Multiprocessor:
+    """What the blocks on a multiprocessor share, beside 64 Ki registers in four equal parts.
+
+    Attributes:
+        threads: most threads.
+        blocks: most blocks.
+        shared: bytes of shared memory.
+        reserved: bytes of it that each block takes beside what the cubin says.
+    """
+
+    threads: int
+    blocks: int
+    shared: int
+    reserved: int = 0
+
+
+MULTIPROCESSORS: Final = {
+    "75": Multiprocessor(1024, 16, 64 << 10),
+    "80": Multiprocessor(2048, 32, 164 << 10, 1024),
+    "86": Multiprocessor(1536, 16, 100 << 10, 1024),
+    "89": Multiprocessor(1536, 24, 100 << 10, 1024),
+    "90": Multiprocessor(2048, 32, 228 << 10),
+    "100": Multiprocessor(2048, 32, 228 << 10),
+    "120": Multiprocessor(1536, 24, 100 << 10),
+}
+"""By compute capability, from the CUDA C++ Programming Guide, "Technical Specifications per Compute
+Capability". From 9.0 on the cubin's shared memory includes what is reserved."""
+_PARTS, _PART_REGISTERS = 4, 16 << 10
+_WARP: Final = 32
+_REGISTER_UNIT: Final = 8
+
+
+def blocks_per_multiprocessor(kernel: Kernel, arch: str) -> int:
+    """How many blocks of a kernel fit on a multiprocessor at once, without dynamic shared memory.
+
+    Args:
+        kernel: the kernel as compiled for `arch`.
+        arch: compute capability, such as "90a".
+
+    Raises:
+        KeyError: the capability is not in `MULTIPROCESSORS`.
+    """
+    limits = MULTIPROCESSORS[arch.rstrip("a")]
+    warps = -(-kernel.threads // _WARP)
+    registers = -(-kernel.registers // _REGISTER_UNIT) * _REGISTER_UNIT * _WARP
+    shared = kernel.shared + limits.reserved
+    return min(
+        limits.blocks,
+        limits.threads // (warps * _WARP),
+        _PART_REGISTERS // registers * _PARTS // warps,
+        limits.shared // shared if shared else limits.blocks,
+    )
 
 
 def describe(entries: tuple[Entry, ...]) -> Iterator[str]:

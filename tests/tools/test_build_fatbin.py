@@ -157,6 +157,42 @@ def test_a_fatbin_that_git_ignores(facts: FatbinFacts) -> None:
     assert [code for code, _ in found] == ["CUDA110"]
 
 
+def test_a_block_that_is_alone_on_a_multiprocessor(facts: FatbinFacts) -> None:
+    """h1 is on sm_75; nobody else is anywhere."""
+    assert codes(facts) == []
+    h1 = SPECS.modules["h1"]
+    unexcused = {**SPECS.modules, "h1": replace(h1, one_block=())}
+    found = codes(replace(facts, specs=replace(SPECS, modules=unexcused)))
+    assert [code for code, _ in found] == ["CUDA111"]
+    assert found[0][1].startswith("mmaemu_h1 leaves no room for a second block")
+    found = codes(with_row(facts, one_block=(("80", "a test"),)))
+    assert found == [("CUDA111", "its row excuses one block, but two fit; take that away")]
+
+
+@pytest.mark.parametrize(
+    "text", ["namespace\n{\nint x;\n}", "const char *s = __FILE__;", "__TIME__"]
+)
+def test_a_source_that_depends_on_the_build(text: str, facts: FatbinFacts) -> None:
+    sources = {**facts.sources[NAME], "extra.h": text.encode()}
+    entry = {**facts.modules[NAME], "sources": hashes(sources)}
+    changed = replace(
+        facts,
+        sources={**facts.sources, NAME: sources},
+        modules={**facts.modules, NAME: entry},
+    )
+    found = codes(changed)
+    assert [code for code, _ in found] == ["CUDA112"]
+    assert "two builds may differ" in found[0][1]
+    harmless = {**sources, "extra.h": b"/* __FILE__ */ // __TIME__\nnamespace named { }"}
+    entry = {**entry, "sources": hashes(harmless)}
+    changed = replace(
+        changed,
+        sources={**changed.sources, NAME: harmless},
+        modules={**changed.modules, NAME: entry},
+    )
+    assert codes(changed) == []
+
+
 # --- usage ---------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from build_fatbin import BIN
-from fatbin import describe, read_cubin, read_fatbin
+from fatbin import Kernel, blocks_per_multiprocessor, describe, read_cubin, read_fatbin
 from files import ROOT
 from findings import UnusableError
 
@@ -99,3 +99,37 @@ def test_no_damage_ends_in_another_error() -> None:
 def test_a_file_that_is_no_cubin() -> None:
     with pytest.raises(UnusableError, match=r"k\.cubin: damaged cubin"):
         read_cubin(b"text", "k.cubin")
+
+
+def test_the_threads_are_those_of_the_launch_bounds() -> None:
+    found = {
+        name: {
+            kernel.threads
+            for entry in read_fatbin((ROOT / BIN / f"{name}.fatbin").read_bytes(), name)
+            for kernel in entry.kernels
+        }
+        for name in ("v4", "wgmma", "probes")
+    }
+    assert found == {"v4": {256}, "wgmma": {128}, "probes": {32}}
+
+
+@pytest.mark.parametrize(
+    ("arch", "threads", "registers", "shared", "blocks"),
+    [
+        ("80", 256, 128, 21040, 2),  # 16 warps of 4096 registers
+        ("80", 256, 129, 21040, 1),  # 12 warps of 4352
+        ("90a", 128, 213, 18048, 2),
+        ("80", 256, 64, 0, 4),
+        ("75", 256, 64, 41520, 1),  # shared memory
+        ("75", 256, 32, 0, 4),  # 1024 threads
+        ("86", 32, 16, 0, 16),  # blocks
+        ("89", 1024, 32, 0, 1),
+        ("89", 256, 32, 50 << 10, 1),  # each takes 1 KiB more
+        ("120", 256, 32, 50 << 10, 2),  # which is included
+    ],
+)
+def test_blocks_of_a_multiprocessor(
+    arch: str, threads: int, registers: int, shared: int, blocks: int
+) -> None:
+    kernel = Kernel("k", registers, 0, shared, 0, threads, b"")
+    assert blocks_per_multiprocessor(kernel, arch) == blocks

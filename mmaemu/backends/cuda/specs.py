@@ -32,6 +32,7 @@ class ModuleSpec:
         entries: every kernel in it, sorted.
         registers: most registers a thread may use.
         allowed_ptx: (pattern, reason) of instructions that IEEE-only modules must not have.
+        one_block: (architecture, reason) where no two blocks share a multiprocessor.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ModuleSpec:
     entries: tuple[str, ...]
     registers: int
     allowed_ptx: tuple[tuple[str, str], ...] = ()
+    one_block: tuple[tuple[str, str], ...] = ()
 
     @property
     def fatbin(self) -> str:
@@ -129,6 +131,7 @@ MODULES: Final = (
         "75",
         ("mmaemu_h1",),
         128,
+        one_block=(("75", "its 64 KiB of shared memory hold the panels of one block"),),
     ),
     ModuleSpec(
         "v4",

@@ -27,7 +27,12 @@
  *    numbers are u apart from 2^(E + 10) to 2^(E + 11), and subtracting is exact.
  * 5. The cut c and the two sums are multiples of u, below 2^(E + 7) together: fp32 additions of
  *    them are exact, a zero sum is +0, and clearing the low 10 bits truncates to 13 fraction bits.
- * 6. E is at least -5 and below 60 for every K below 2^31, so D and u are normal numbers. */
+ * 6. E is at least -5, and |c| < 2^18 * K, so D and u are normal numbers for K < 2^97: any K.
+ *
+ * Layout: simt.cuh; panels of bf16 powers of two and of fp16 values, two k each [k / 2], read as
+ * the fragments of exponent_product.cuh; an m16n8k8 product takes half of a fragment's registers.
+ * At most 128 registers and 21 KiB of shared memory: two blocks share an SM of every architecture.
+ * Preconditions: those of simt.cuh and exponent_product.cuh. */
 #include "exponent_product.cuh"
 
 struct mmaemu_dummy_accumulator {

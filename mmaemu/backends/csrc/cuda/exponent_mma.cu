@@ -2,7 +2,10 @@
  *
  * Computes: N2-N6 with L = 16, F = 13, as floor_fma.cuh does; E comes from exponent_product.cuh.
  * Exact because: that header proves E, and the rest is the kernel of v4, whatever E's source.
- * The accumulators are scaled by 2^-96, so that their exponent byte is E + 31 like the one read. */
+ * The accumulators are scaled by 2^-96, so that their exponent byte is E + 31 like the one read.
+ * Layout: floor_fma.cuh, with the powers of two in the fragments of exponent_product.cuh. At most
+ * 128 registers and 21 KiB of shared memory: two blocks share an SM of every architecture.
+ * Preconditions: those of simt.cuh and exponent_product.cuh. */
 #include "floor_fma.cuh"
 
 #include "exponent_product.cuh"

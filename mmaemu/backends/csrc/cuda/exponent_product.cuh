@@ -19,7 +19,10 @@
  * rows of the instruction are columns of the output and its 8 columns are rows of the output, so
  * chosen that a thread gets the 4 x 4 outputs it works on: in the instruction (x, y) of 2 x 2,
  * instruction row g + 8i is output column 4g + 2x + i, and instruction column 2t + j is output row
- * 4t + 2y + j, where g = lane / 4 and t = lane % 4. */
+ * 4t + 2y + j, where g = lane / 4 and t = lane % 4.
+ *
+ * Preconditions: both operands e4m3 and L = 16, which the kernel's row states and the backend
+ * checks; all lanes of a warp take part; the probes have passed on the device. */
 #ifndef MMAEMU_CUDA_EXPONENT_PRODUCT_CUH
 #define MMAEMU_CUDA_EXPONENT_PRODUCT_CUH
 

@@ -5,7 +5,9 @@
  * Exact because: nothing is rounded here but by the instruction, whose accumulator is the chain.
  * Zeros that pad a ragged end leave the accumulator as it is, which has 13 fraction bits already.
  * A code that is not finite makes NaN of outputs that the non-finite rule replaces.
- * Layout: as in exponent_product.cuh, with four codes in the place of two numbers. */
+ * Layout: as in exponent_product.cuh, with four codes in the place of two numbers. At most 128
+ * registers and 22 KiB of shared memory: two blocks share an SM.
+ * Preconditions: those of simt.cuh; runs of the plan begin at multiples of 32. */
 #include "exponent_product.cuh"
 
 template <int PAIR> struct mmaemu_matrix_unit {

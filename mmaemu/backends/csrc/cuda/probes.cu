@@ -1,8 +1,10 @@
 /* One-warp products that show what v9 and tc3 borrow from the matrix units of the device.
  *
- * Each block computes one case: d = a * b + c of one instruction, as it stands in memory: a is
- * 16 x depth and b 8 x depth two-byte numbers, c and d are 16 x 8 fp32. What the results must be is
- * in backends/cuda/probes.py. */
+ * Computes: d = a * b + c of one instruction. What d must be is in backends/cuda/probes.py.
+ * Exact because: nothing is computed here but by the instruction.
+ * Layout: each block computes one case, as it stands in memory: a is 16 x depth and b 8 x depth
+ * two-byte numbers, c and d are 16 x 8 fp32.
+ * Preconditions: blocks of one warp, one for each case. */
 #include "../numerics/types.h"
 #include "device.h"
 
