@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from files import sha256_of, sha256_of_file, write_json
+from files import sha256_of, sha256_of_file, write_bytes, write_json
 from findings import InconclusiveError, UnusableError
 from git_commands import Git
 from golden_config import Canary
@@ -426,8 +426,7 @@ def download(index: Index, candidate: Candidate) -> None:
             f"the index gives {candidate.wheel} with sha256 {sha256_of(data)}, expected "
             f"{candidate.sha256}; the file was replaced"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+    write_bytes(path, data)
 
 
 def failed(results: tuple[Result, ...]) -> Iterator[tuple[str, str]]:

@@ -201,6 +201,7 @@ def candidate(setting: Setting) -> Outcome | None:
         print("golden: dry run: not downloaded, not built again, nothing written")
         return None
     state = setting.state()
+    state.require_history()
     rebuilt = _rebuild(setting, state, commit, version)
     facts = golden_candidate.Facts(version, file, commit, state, manifest, rebuilt)
     outcome = apply_rules(golden_candidate.RULES, facts)

@@ -251,6 +251,23 @@ def test_the_manifest_must_name_the_file_of_the_index(
     assert codes(capsys.readouterr().out) == {"GOLD113"}
 
 
+def test_a_shallow_clone_cannot_decide_and_builds_nothing(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def must_not_run(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(golden, "nightly_rebuild", must_not_run)
+    shallow = world.folder / "shallow"
+    source = ("--branch", "main", f"file://{world.origin}", str(shallow))
+    world.dev.git("clone", "--quiet", "--depth", "1", *source)
+    given = dataclasses.replace(world, dev=Repository(shallow))
+    configure(given)
+    assert given.run("candidate", "--manifests", str(world.manifest(NEW))) == 3
+    assert "cannot decide in a shallow clone" in capsys.readouterr().err
+    assert not (world.folder / "work").exists()
+
+
 def test_a_commit_that_is_not_on_the_branch_is_not_even_built(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

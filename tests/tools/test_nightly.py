@@ -25,6 +25,7 @@ import nightly
 import nightly_manifest
 import two_wheels
 from findings import UnusableError
+from forks import Forks
 from git_commands import Git
 from index_server import Fault, IndexServer, Policy, isolated
 from package_index import from_environment
@@ -172,6 +173,18 @@ def test_two_runs_at_once_make_one_nightly(world: World) -> None:
     assert len(world.manifests()) == 1
     assert len(world.nightly.uploads()) == 2
     assert set(world.nightly.uploads()) == set(world.nightly.files())
+
+
+def test_two_machines_at_once_make_one_nightly(world: World) -> None:
+    other = world.home / "other machine"
+    world.repository.git("clone", "--quiet", str(world.repository.root), str(other))
+    common = ("--channel", "nightly", "--execute")
+    lines = [["--root", str(root), *common] for root in (world.repository.root, other)]
+    world.more = {"WHEEL_VERSION_EXTRAS": STAMPED}
+    with Forks("nightly") as forks:
+        assert forks.together(lines, world.environment()) == [0, 0]
+    assert len(world.nightly.files()) == 2
+    assert sorted(world.nightly.uploads()) == sorted(world.nightly.files())
 
 
 def test_killed_between_two_uploads_and_finished_by_the_next_run(world: World) -> None:
