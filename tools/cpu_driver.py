@@ -34,6 +34,12 @@ from findings import FAIL, PASS, UnusableError, guarded
 DRIVER: Final = "tests/conformance/native/driver.c"
 AGENT: Final = "tests/conformance/native/agent.c"
 TABLE: Final = "tests/conformance/test_cpu_kernels.py"
+CLANG: Final = "a clang of version 17 or later"
+CLANGS: Final = ("clang", *(f"clang-{version}" for version in range(40, 16, -1)))
+PROBE: Final = b"""
+typedef float v __attribute__((vector_size(16)));
+v f(v x) { return __builtin_elementwise_fma(x, x, x); }
+"""
 SYSROOT: Final = Path("/usr/aarch64-linux-gnu")
 ZIG: Final = (sys.executable, "-m", "ziglang", "cc")
 SANITIZERS: Final = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
@@ -74,16 +80,23 @@ def _native() -> Target:
     return _target(machine)
 
 
-def _tool(*names: str, package: str) -> str:
-    """The first of some programs that is on PATH.
+def _clang() -> str | None:
+    """The first clang on PATH that knows what the kernels use; old ones do not."""
+    for path in filter(None, map(shutil.which, CLANGS)):
+        command = (path, "-x", "c", "-fsyntax-only", "-")
+        if subprocess.run(command, input=PROBE, check=False, capture_output=True).returncode == 0:
+            return path
+    return None
+
+
+def _needed(found: str | None, what: str) -> str:
+    """A program, if it was found.
 
     Raises:
-        UnusableError: none is.
+        UnusableError: it was not.
     """
-    found = next((path for name in names if (path := shutil.which(name))), None)
     if found is None:
-        wanted = " or ".join(names)
-        raise UnusableError(f"needs {wanted} on PATH; install {package} (Debian, Ubuntu)")
+        raise UnusableError(f"needs {what} on PATH")
     return found
 
 
@@ -134,7 +147,7 @@ def soak(arguments: argparse.Namespace, folder: Path) -> int:
 def sanitize(arguments: argparse.Namespace, folder: Path) -> int:
     """Random requests under AddressSanitizer and UBSan."""
     compiler = Compiler(
-        (_tool("clang", "clang-19", "gcc", package="clang or gcc"),), SANITIZERS, gnu=True
+        (_needed(_clang() or shutil.which("gcc"), f"{CLANG} or gcc"),), SANITIZERS, gnu=True
     )
     program = build(_native(), compiler, folder)
     return _drive([str(program), str(arguments.seconds), str(arguments.seed or 1)])
@@ -161,7 +174,7 @@ def _emulator(sysroot: Path) -> list[str]:
     """
     if platform.machine() in {"aarch64", "arm64"}:
         return []
-    program = _tool("qemu-aarch64", package="qemu-user")
+    program = _needed(shutil.which("qemu-aarch64"), "qemu-aarch64 (Debian, Ubuntu: qemu-user)")
     if not (sysroot / "lib" / "ld-linux-aarch64.so.1").exists():
         raise UnusableError(
             f"no C library for aarch64 in {sysroot}; install libc6-arm64-cross (Debian, Ubuntu), "
@@ -218,7 +231,7 @@ def conformance(agent: Sequence[str], library: Path, folder: Path, tests: str = 
 
 def fuzz(arguments: argparse.Namespace, folder: Path) -> int:
     """LibFuzzer on the driver's input, with AddressSanitizer."""
-    clang = _tool("clang", "clang-19", package="clang")
+    clang = _needed(_clang(), CLANG)
     extra = ("-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", "-DMMAEMU_FUZZ")
     program = build(_native(), Compiler((clang,), (*extra, "-g"), gnu=True), folder)
     limit = f"-max_total_time={arguments.seconds}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -110,7 +111,11 @@ def test_tests_that_do_not_reach_the_library_are_no_pass(
 
 @pytest.mark.parametrize(
     ("mode", "message"),
-    [("sanitize", "clang or clang-19 or gcc"), ("fuzz", "clang or clang-19"), ("aarch64", "qemu")],
+    [
+        ("sanitize", "a clang of version 17 or later or gcc"),
+        ("fuzz", "a clang of version 17 or later on"),
+        ("aarch64", "qemu-aarch64 (Debian"),
+    ],
 )
 def test_a_missing_program_is_named(
     mode: str,
@@ -125,11 +130,22 @@ def test_a_missing_program_is_named(
     assert f"needs {message}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("code", "found"), [(0, True), (1, False)])
+def test_a_clang_that_does_not_know_a_builtin_is_passed_over(
+    code: int, found: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, result in (("clang", 1), ("clang-19", code)):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {result}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cpu_driver._clang() == (str(tmp_path / "clang-19") if found else None)
+
+
 def test_a_missing_c_library_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(cpu_driver, "_tool", lambda *_, **__: "qemu-aarch64")
+    monkeypatch.setattr(shutil, "which", lambda name: name)
     assert main(["aarch64", "--sysroot", str(tmp_path)]) == UNUSABLE
     assert "install libc6-arm64-cross" in capsys.readouterr().err
 

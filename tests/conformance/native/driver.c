@@ -1,4 +1,5 @@
-/* Random requests to the CPU kernels, each compared with the scalar kernel bit for bit.
+/* Random requests to the CPU kernels, each compared with the scalar kernel bit for bit, and whole
+ * GEMMs, compared with the scalar kernel and the epilogue of numerics/epilogue.h.
  *
  * As a program: `driver SECONDS SEED` runs until the time is over; it prints its seed, and for the
  * first mismatch the request and both bit patterns. With -DMMAEMU_FUZZ it is a libFuzzer target.
@@ -11,6 +12,7 @@
 #include <time.h>
 
 #include "abi.h"
+#include "../numerics/epilogue.h"
 
 #define GUARD 64
 #define GUARD_BITS 0x7FC0BEEFu
@@ -18,6 +20,7 @@
 uint32_t mmaemu_cpu_isas(void);
 int32_t mmaemu_cpu_check(const struct mmaemu_request *request);
 int64_t mmaemu_cpu_scratch_bytes(const struct mmaemu_request *request);
+int32_t mmaemu_cpu_gemm(struct mmaemu_request *request, void *scratch, int64_t scratch_bytes);
 
 /* Bytes of the input first, then a generator that the input seeds. */
 struct source {
@@ -170,6 +173,101 @@ static int compare_all(struct mmaemu_request *r, long long *compared)
     return bad;
 }
 
+static uint32_t next_word(struct source *source)
+{
+    uint32_t word = 0;
+    int i;
+    for (i = 0; i < 4; ++i)
+        word = word << 8 | next_byte(source);
+    return word;
+}
+
+static int any_nonfinite(const uint8_t *codes, int64_t rows, int64_t k, int64_t ld, int format)
+{
+    int64_t row;
+    int64_t i;
+    for (row = 0; row < rows; ++row)
+        for (i = 0; i < k; ++i)
+            if ((codes[row * ld + i] & 0x7F) >= (format == MMAEMU_E4M3 ? 0x7F : 0x7C))
+                return 1;
+    return 0;
+}
+
+/* The code of output `index`, whatever its type. */
+static uint32_t code_at(const void *result, int64_t index, size_t bytes)
+{
+    if (bytes == 4)
+        return ((const uint32_t *)result)[index];
+    return bytes == 2 ? ((const uint16_t *)result)[index] : ((const uint8_t *)result)[index];
+}
+
+/* 1 if a whole GEMM of a random kernel, scale and output type differs. */
+static int compare_gemm(struct source *source, struct mmaemu_request *r, long long *compared)
+{
+    static const size_t sizes[MMAEMU_OUT_COUNT] = {4, 2, 2, 1, 1};
+    const int64_t count = r->m * r->n;
+    uint32_t *expected;
+    uint32_t *accumulators;
+    void *result;
+    void *scratch;
+    size_t bytes;
+    int64_t i;
+    int wanted;
+    int status;
+    int bad = 0;
+    r->output = below(source, MMAEMU_OUT_COUNT);
+    r->alpha = below(source, 4) ? next_word(source) : 0x3F800000u;
+    r->has_scale_result = below(source, 2);
+    r->scale_result = next_word(source);
+    r->ldc = r->n;
+    r->kernel = MMAEMU_KERNEL_SCALAR;
+    r->isa = MMAEMU_ISA_SCALAR;
+    if (r->format_a > MMAEMU_E5M2 || r->format_b > MMAEMU_E5M2 || mmaemu_cpu_check(r))
+        return 0;
+    expected = compute(r);
+    r->kernel = below(source, MMAEMU_KERNEL_COUNT);
+    r->isa = below(source, MMAEMU_ISA_COUNT);
+    if (mmaemu_cpu_check(r)) {
+        r->kernel = MMAEMU_KERNEL_SCALAR;
+        r->isa = MMAEMU_ISA_SCALAR;
+    }
+    bytes = sizes[r->output];
+    accumulators = malloc((size_t)count * 4);
+    result = bytes == 4 ? accumulators : malloc((size_t)count * bytes);
+    scratch = malloc((size_t)mmaemu_cpu_scratch_bytes(r));
+    if (!accumulators || !result || !scratch)
+        abort();
+    r->out = (float *)accumulators;
+    r->result = result;
+    r->next = 0;
+    wanted = any_nonfinite(r->a, r->m, r->k, r->lda, r->format_a) ||
+                     any_nonfinite(r->b, r->n, r->k, r->ldb, r->format_b)
+                 ? MMAEMU_NONFINITE
+                 : MMAEMU_OK;
+    status = mmaemu_cpu_gemm(r, scratch, mmaemu_cpu_scratch_bytes(r));
+    if (status != wanted) {
+        printf("MISMATCH of a GEMM's status: expected %d, got %d\n", wanted, status);
+        bad = 1;
+    }
+    for (i = 0; i < count && status == MMAEMU_OK && !bad; ++i) {
+        const uint32_t code = mmaemu_epilogue(expected[GUARD + i], r->alpha, r->has_scale_result,
+                                              r->scale_result, r->output);
+        const uint32_t actual = code_at(result, i, bytes);
+        if (actual != code) {
+            printf("MISMATCH of a GEMM's output %d, alpha %08x, scale %d %08x: ", r->output,
+                   r->alpha, r->has_scale_result, r->scale_result);
+            bad = report(r, (size_t)(GUARD + i), code, actual);
+        }
+    }
+    *compared += status == MMAEMU_OK ? (long long)count : 0;
+    if (result != accumulators)
+        free(result);
+    free(accumulators);
+    free(scratch);
+    free(expected);
+    return bad;
+}
+
 static int one_input(const uint8_t *data, size_t size, long long *compared)
 {
     struct source source = {data, size, 88172645463325252ull};
@@ -198,7 +296,7 @@ static int one_input(const uint8_t *data, size_t size, long long *compared)
     r.a = a;
     r.b = b;
     r.out = (float *)a; /* For the check only; compute sets it. */
-    bad = compare_all(&r, compared);
+    bad = compare_all(&r, compared) || compare_gemm(&source, &r, compared);
     free(a);
     free(b);
     return bad;
