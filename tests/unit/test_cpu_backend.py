@@ -233,6 +233,8 @@ def _valid() -> Request:
         ("fraction_bits", 41),
         ("result_fraction_bits", 24),
         ("groups", 0),
+        ("groups", 2),
+        ("group_of", 1),
         ("residues", 9),
         ("slices", 0),
         ("slices", 2),

@@ -47,6 +47,15 @@ static int below(struct source *source, int limit)
     return (next_byte(source) * 256 + next_byte(source)) % limit;
 }
 
+static uint32_t next_word(struct source *source)
+{
+    uint32_t word = 0;
+    int i;
+    for (i = 0; i < 4; ++i)
+        word = word << 8 | next_byte(source);
+    return word;
+}
+
 static const char *const KERNELS[] = {"scalar", "cvtt", "wide", "floor_fma", "floor_fma_double"};
 static const char *const ISAS[] = {"scalar", "sse2", "avx2", "avx512", "neon"};
 
@@ -100,10 +109,36 @@ static void choose_plan(struct source *source, struct mmaemu_request *r)
     r->m = 1 + below(source, below(source, 8) ? 20 : 150);
     r->n = 1 + below(source, below(source, 8) ? 40 : 150);
     r->k = 1 + below(source, below(source, 8) ? 200 : 600);
-    r->lda = r->k + below(source, 3);
-    r->ldb = r->k + below(source, 3);
-    r->ldc = r->n + below(source, 2);
     r->tile_columns = 64 * below(source, 3);
+}
+
+/* One field becomes anything at all: the library refuses the request, or computes it. */
+static void spoil(struct source *source, struct mmaemu_request *r)
+{
+    int32_t *const fields[] = {
+        &r->format_a,
+        &r->format_b,
+        &r->dot_length,
+        &r->fraction_bits,
+        &r->result_fraction_bits,
+        &r->min_exponent,
+        &r->late,
+        &r->groups,
+        &r->residues,
+        &r->operand_floor,
+        &r->partition,
+        &r->tile_columns,
+        (int32_t *)&r->group_of,
+        (int32_t *)&r->abi,
+    };
+    mmaemu_i64 *const wide[] = {&r->slices, &r->tile, &r->promotion, &r->m, &r->n, &r->k};
+    const int any = below(source, 3) == 0;
+    const int which = below(source, 20);
+    const int small = below(source, 300) - 20;
+    if (which < 14)
+        *fields[which] = any ? (int32_t)next_word(source) : small;
+    else
+        *wide[which - 14] = small;
 }
 
 static size_t output_words(const struct mmaemu_request *r)
@@ -171,15 +206,6 @@ static int compare_all(struct mmaemu_request *r, long long *compared)
         }
     free(expected);
     return bad;
-}
-
-static uint32_t next_word(struct source *source)
-{
-    uint32_t word = 0;
-    int i;
-    for (i = 0; i < 4; ++i)
-        word = word << 8 | next_byte(source);
-    return word;
 }
 
 static int any_nonfinite(const uint8_t *codes, int64_t rows, int64_t k, int64_t ld, int format)
@@ -283,6 +309,15 @@ static int one_input(const uint8_t *data, size_t size, long long *compared)
     r.abi = MMAEMU_CPU_ABI;
     choose_model(&source, &r);
     choose_plan(&source, &r);
+    if (below(&source, 4) == 0)
+        spoil(&source, &r);
+    r.a = r.b = &r; /* For the check only; operands and outputs come after it. */
+    r.out = (float *)&r;
+    if (mmaemu_cpu_check(&r) != MMAEMU_OK || r.m == 0 || r.n == 0 || r.k == 0)
+        return 0;
+    r.lda = r.k + below(&source, 3);
+    r.ldb = r.k + below(&source, 3);
+    r.ldc = r.n + below(&source, 2);
     storage_a = mmaemu_format_of(r.format_a).storage_bytes;
     storage_b = mmaemu_format_of(r.format_b).storage_bytes;
     bytes_a = (size_t)((r.m - 1) * r.lda + r.k) * (size_t)storage_a;
@@ -295,7 +330,6 @@ static int one_input(const uint8_t *data, size_t size, long long *compared)
     fill(&source, b, bytes_b, below(&source, 4));
     r.a = a;
     r.b = b;
-    r.out = (float *)a; /* For the check only; compute sets it. */
     bad = compare_all(&r, compared) || compare_gemm(&source, &r, compared);
     free(a);
     free(b);

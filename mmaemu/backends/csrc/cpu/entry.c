@@ -115,6 +115,19 @@ static int check_plan(const struct mmaemu_request *r)
     return r->promotion % step == 0;
 }
 
+/* Groups are no more than residues, and each residue belongs to one of them. */
+static int check_groups(const struct mmaemu_request *r)
+{
+    int i;
+    if (r->residues < 1 || r->residues > 8 || r->dot_length % r->residues || r->groups < 1 ||
+        r->groups > r->residues)
+        return 0;
+    for (i = 0; i < r->residues; ++i)
+        if ((int)(r->group_of >> (4 * i) & 15u) >= r->groups)
+            return 0;
+    return r->groups == 1 || r->late;
+}
+
 static int check_model(const struct mmaemu_request *r)
 {
     if (r->format_a < 0 || r->format_a >= MMAEMU_FORMAT_COUNT || r->format_b < 0 ||
@@ -124,9 +137,7 @@ static int check_model(const struct mmaemu_request *r)
         return 0;
     if (r->result_fraction_bits < 0 || r->result_fraction_bits > 23)
         return 0;
-    if (r->groups < 1 || r->residues < 1 || r->residues > 8 || r->dot_length % r->residues)
-        return 0;
-    return r->groups == 1 || r->late;
+    return check_groups(r);
 }
 
 static int both_8_bit(const struct mmaemu_request *r)
