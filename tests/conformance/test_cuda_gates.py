@@ -92,13 +92,15 @@ def probed(name: str, units: Units) -> probes.Verdict:
     return probe.verdict(probe_results(probe, units))
 
 
-def probe_results(probe: probes.Probe, units: Units) -> Results:
-    module = host_cuda.load(probes.MODULE)
+def probe_results(
+    probe: probes.Probe, units: Units, *, seed: int = 0, sanitize: bool = False
+) -> Results:
+    module = host_cuda.load(probes.MODULE, sanitize=sanitize)
     a, b, c = probe.operands()
     results = np.full_like(c, 0x7FC00000)
     parameter = probes.Parameter(*(each.ctypes.data for each in (a, b, c, results)))
     with module.tensor_core(units):
-        module.launch(probe.entry, (len(c), 1), probes.THREADS, parameter)
+        module.launch(probe.entry, (len(c), 1), probes.THREADS, parameter, seed=seed)
     return results
 
 
@@ -181,6 +183,15 @@ def test_one_wrong_bit_is_refused(name: str) -> None:
     assert probe.verdict(results).passed
     results[-1, -1, -1] ^= 1 << 28
     assert not probe.verdict(results).passed
+
+
+@pytest.mark.t3
+@pytest.mark.parametrize("name", probes.PROBES)
+def test_a_probe_in_any_order_of_threads_and_under_ubsan(name: str) -> None:
+    probe = probes.PROBES[name]
+    wanted = probe_results(probe, AMPERE)
+    for seed, sanitize in ((1, False), (2, True)):
+        assert (probe_results(probe, AMPERE, seed=seed, sanitize=sanitize) == wanted).all()
 
 
 def test_the_parameter_is_four_pointers() -> None:

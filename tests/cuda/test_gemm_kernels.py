@@ -11,13 +11,14 @@ from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
 from harness import PAIRS, PLANS, SHAPES, Pair, edges, every_pair, make_request
 from mmaemu.backends import reference
 from mmaemu.backends.base import AccumulateRequest
-from mmaemu.backends.cuda import backends
+from mmaemu.backends.cuda import backends, launch
 from mmaemu.backends.cuda.backend import CudaBackend
 from mmaemu.gemm import epilogue as epilogues
 from mmaemu.gemm import execute
@@ -32,6 +33,7 @@ CUDA = torch.device("cuda")
 RUNGS = {"fatbin": "", "NVRTC": "cuda-fatbin-manifest"}
 GUARD = 64
 GUARD_BITS = 0x7FC0BEEF
+SCALES = (-0.37, 2.0**100, 0.0, float("inf"))
 
 
 class Row(NamedTuple):
@@ -116,18 +118,45 @@ def test_every_pair_of_codes(row: Row) -> None:
             check(row, request, f"all pairs {formats} after {lead} {family}")
 
 
-@pytest.mark.parametrize("out_dtype", sorted(map(str, (torch.float32, torch.bfloat16))))
-def test_the_fused_epilogue(row: Row, out_dtype: str) -> None:
-    dtype = getattr(torch, out_dtype.removeprefix("torch."))
+@pytest.mark.parametrize("out_dtype", launch.OUTPUTS, ids=str)
+def test_the_fused_epilogue(row: Row, out_dtype: torch.dtype) -> None:
     model = get_preset(row.model, warn=False)
     formats = row.formats[0] if len(row.formats) == 1 else PAIRS[1]
-    for family, scale in product(("spread", "nonfinite"), (-0.37, 2.0**100, 0.0, float("inf"))):
+    of_result = (None, 2.0**-140) if out_dtype.itemsize == 1 else (None,)
+    for family, scale, last in product(("spread", "nonfinite"), SCALES, of_result):
         codes = operands(family, 48, 257, 96, formats=formats, seed=7)
         request = make_request(codes, formats, model, PLANS[0], pad=0, offset=0)
-        scales = [torch.tensor(value, dtype=torch.float32) for value in (scale, 1.0)]
-        prepared = epilogues.prepare(scales[0], scales[1], out_dtype=dtype)
+        first, second, result = (
+            None if value is None else torch.tensor(value, dtype=torch.float32)
+            for value in (scale, 1.5, last)
+        )
+        assert first is not None
+        assert second is not None
+        prepared = epilogues.prepare(first, second, out_dtype=out_dtype, scale_result=result)
         wanted = execute.execute(reference.accumulate, request, prepared)
-        there = [each.cuda() for each in scales]
-        unread = epilogues.unread(there[0], there[1], out_dtype=dtype)
+        unread = epilogues.unread(
+            first.to(CUDA),
+            second.to(CUDA),
+            out_dtype=out_dtype,
+            scale_result=None if result is None else result.to(CUDA),
+        )
         actual = row.backend.execute(on_device(request, row.alignment), unread)
-        assert_bitwise_equal(actual.cpu(), wanted, msg=f"{row.backend.name} {family} {scale}")
+        what = f"{row.backend.name} {family} {scale} {last}"
+        assert_bitwise_equal(actual.cpu(), wanted, msg=what)
+
+
+def test_more_rows_than_one_grid_has(row: Row) -> None:
+    """Two launches, the second one for the rows beyond 65535 tiles."""
+    model = get_preset(row.model, warn=False)
+    formats = row.formats[0]
+    rows = launch.MAX_ROW_TILES * row.backend.kernels[0].tile[0] + 70
+    few = operands("uniform", 200, 3, 32, formats=formats, seed=8)
+    tall = few[0][np.arange(rows) % len(few[0])]
+    request = make_request((tall, few[1]), formats, model, PLANS[0], pad=0, offset=0)
+    out = torch.full((rows, 3), float("nan"), dtype=torch.float32, device=CUDA)
+    row.backend.accumulate(on_device(request, row.alignment), out)
+    wanted = execute.accumulate(
+        reference.accumulate, make_request(few, formats, model, PLANS[0], pad=0, offset=0)
+    )
+    repeated = wanted[torch.arange(rows) % len(wanted)]
+    assert_bitwise_equal(out.cpu(), repeated, msg=row.backend.name)
