@@ -93,7 +93,11 @@ class Clean:
             return 124, f"not finished after {LIMIT_SECONDS} s"
         finally:
             gpu_lock.end(process)
-        return process.returncode, output
+        return process.returncode, self.neutral(output)
+
+    def neutral(self, text: str) -> str:
+        """A text without the folder's own path, since reports are read elsewhere."""
+        return text.replace(str(self.folder), ".")
 
     def run_on(self, device: str, *command: str) -> tuple[int, str]:
         """As `run`; on a GPU while nothing else of the project uses it."""
@@ -182,7 +186,7 @@ def installed_checks(clean: Clean, device: str, truth: Path | None) -> dict[str,
     if code or not out.exists():
         reason = f"exited with {code}: {output[-1000:].strip()}"
         return {"checks": {"installed_checks": {"status": "fail", "reason": reason}}}
-    document: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    document: dict[str, Any] = json.loads(clean.neutral(out.read_text(encoding="utf-8")))
     return document
 
 

@@ -159,6 +159,7 @@ def test_what_takes_too_long_is_ended_with_its_children(
     child = f"import time; time.sleep(2); open({str(alive)!r}, 'w')"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     assert clean.run(sys.executable, "-c", parent) == (124, "not finished after 0.7 s")
+    assert clean.run(sys.executable, "-c", "print(__import__('os').getcwd())") == (0, ".\n")
     time.sleep(2)
     assert not alive.exists()
 
@@ -268,7 +269,8 @@ def test_a_wheel_without_fatbins_on_the_command_line(
     class Well(validate_release.Clean):
         def run(self, *command: str) -> tuple[int, str]:
             if "--checks" in command:
-                checks = {"kernel cpu:scalar": {"status": "pass", "reason": "1 outputs equal"}}
+                source = f"1 outputs equal; from {self.folder}/environment/kernels.so"
+                checks = {"kernel cpu:scalar": {"status": "pass", "reason": source}}
                 document = {"version": "0.1.0", "torch": "2", "device": "cpu", "checks": checks}
                 Path(command[command.index("--checks") + 1]).write_text(json.dumps(document))
             return 0, "False"
@@ -286,6 +288,8 @@ def test_a_wheel_without_fatbins_on_the_command_line(
         "cpu: kernel cpu:scalar": "pass",
         "device": "not-run",
     }
+    kernel = report["checks"]["cpu: kernel cpu:scalar"]
+    assert kernel["reason"] == "1 outputs equal; from ./environment/kernels.so"
     # With a reason for the device, too, it validates no release.
     assert list(validate_release.problems(report, "0.1.0", "no GPU here"))
 
