@@ -233,7 +233,6 @@ def _valid() -> Request:
         ("fraction_bits", 41),
         ("result_fraction_bits", 24),
         ("groups", 0),
-        ("groups", 2),
         ("group_of", 1),
         ("residues", 9),
         ("slices", 0),
@@ -252,6 +251,20 @@ def test_the_library_refuses_what_it_cannot_do(field: str, value: int | None) ->
     setattr(call, field, value)
     assert library.mmaemu_cpu_check(ctypes.byref(call)) != OK
     assert library.mmaemu_cpu_run(ctypes.byref(call), None, 0) != OK
+
+
+@pytest.mark.parametrize(
+    ("groups", "residues", "group_of", "taken"),
+    [(2, 4, 0x1100, True), (4, 4, 0x3210, True), (5, 4, 0x3210, False), (2, 4, 0x2100, False)],
+)
+def test_every_group_has_a_residue(groups: int, residues: int, group_of: int, taken: bool) -> None:
+    library = load().library
+    assert library is not None
+    call = _valid()
+    call.late, call.groups, call.residues, call.group_of = 1, groups, residues, group_of
+    for kernel in ("scalar", "wide"):
+        call.kernel = KERNELS.index(kernel)
+        assert (library.mmaemu_cpu_check(ctypes.byref(call)) == OK) == taken
 
 
 def test_too_little_scratch_memory_is_refused() -> None:
