@@ -79,7 +79,7 @@ def driver(session: nox.Session) -> None:
     session.run(str(SHARED), "tools/cpu_driver.py", session.name, *session.posargs, external=True)
 
 
-# As built; under sanitizers; NEON under qemu; led by a fuzzer.
+# As built; under sanitizers; under qemu, with the conformance table; led by a fuzzer.
 for mode in ("soak", "sanitize", "aarch64", "fuzz"):
     nox.session(name=mode, venv_backend="none", requires=["env"], default=False)(driver)
 
