@@ -27,19 +27,23 @@ def run(
     environment: Mapping[str, str],
     *,
     processes: bool = False,
+    merged: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a tool's command line; its standard output holds both streams.
+    """Run a tool's command line.
 
     Args:
         tool: the module.
         arguments: without the program's name.
         environment: all of it.
         processes: whether twine gets a process of its own, which can be ended when it hangs.
+        merged: whether standard output holds both streams.
     """
     call = _PROCESS if processes else _run
+    errors = None if merged else io.StringIO()
     with mock.patch.object(subprocess, "run", call):
-        code, printed = _called(lambda: tool.main(list(arguments)), environment)
-    return subprocess.CompletedProcess(list(arguments), code, printed, "")
+        code, printed = _called(lambda: tool.main(list(arguments)), environment, errors)
+    said = "" if errors is None else errors.getvalue()
+    return subprocess.CompletedProcess(list(arguments), code, printed, said)
 
 
 def run_twine(
@@ -57,13 +61,15 @@ def _run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[
     return run_twine(command[3:], options.get("env") or os.environ)
 
 
-def _called(main: Callable[[], Any], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Exit status and output of a command line's entry point."""
+def _called(
+    main: Callable[[], Any], environment: Mapping[str, str], errors: io.StringIO | None = None
+) -> tuple[int, str]:
+    """Exit status and output of a command line's entry point, which holds both streams if None."""
     printed = io.StringIO()
     with (
         mock.patch.dict(os.environ, dict(environment), clear=True),
         contextlib.redirect_stdout(printed),
-        contextlib.redirect_stderr(printed),
+        contextlib.redirect_stderr(printed if errors is None else errors),
     ):
         try:
             code = int(main() or 0)

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -206,12 +207,18 @@ def test_every_shown_command_has_the_options_that_it_is_shown_with(line: str) ->
     # B37: a task is spelled with dashes, and an option that is not there is found here.
     words = shlex.split(line, comments=True)
     asks = ["-m", "invoke", "--help", words[1]] if words[0] == "invoke" else [words[1], "--help"]
-    done = subprocess.run(
-        [sys.executable, *asks], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    told = told_of(*asks)
     for option in (word.partition("=")[0] for word in words[2:] if word.startswith("--")):
-        assert re.search(rf"(?<![\w-]){option}(?![\w-])", done.stdout), f"{option} in `{line}`"
+        assert re.search(rf"(?<![\w-]){option}(?![\w-])", told), f"{option} in `{line}`"
+
+
+@cache
+def told_of(*asks: str) -> str:
+    """The help of a command, asked for once."""
+    command = [sys.executable, *asks]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_sessions_that_pages_name_exist() -> None:

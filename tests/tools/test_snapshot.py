@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import in_process
 import snapshot
 from git_commands import Git
 
@@ -45,13 +46,12 @@ class Rehearsal:
         self.env: dict[str, str] = {}
 
     def snapshot(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        given = ["--root", str(self.dev.root), "--to", self.target, "--remote", str(self.remote)]
+        given += arguments
+        if not self.env:
+            return in_process.run(snapshot, given, os.environ, merged=False)
         return subprocess.run(
-            [
-                sys.executable,
-                str(TOOL),
-                *("--root", str(self.dev.root), "--to", self.target, "--remote", str(self.remote)),
-                *arguments,
-            ],
+            [sys.executable, str(TOOL), *given],
             cwd=self.dev.root.parent,
             env=os.environ | self.env,
             capture_output=True,

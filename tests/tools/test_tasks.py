@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from invoke.collection import Collection
+from invoke.executor import Executor
 from invoke.parser import Parser
 
 from files import ROOT
@@ -66,6 +67,16 @@ def folder(tmp_path: Path) -> Path:
     for name in TOOLS:
         (tmp_path / "tools" / f"{name}.py").write_text(RECORDER, encoding="utf-8")
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Collection:
+    spec = importlib.util.spec_from_file_location("our_tasks", ROOT / "tasks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return Collection.from_module(module)
 
 
 def invoke(
@@ -165,9 +176,23 @@ CALLS = {
 
 
 @pytest.mark.parametrize("line", CALLS)
-def test_a_task_is_the_tools_command_with_its_options(line: str, folder: Path) -> None:
-    done = invoke(folder, *line.split())
-    assert done.returncode == 0, done.stderr
+def test_a_task_is_the_tools_command_with_its_options(
+    line: str, tasks: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[list[str]] = []
+
+    def recorded(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        called.append([Path(command[1]).stem, *command[2:]])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", recorded)
+    Executor(tasks).execute(*Parser(contexts=tasks.to_contexts()).parse_argv(line.split()))
+    assert called == [CALLS[line]]
+
+
+def test_invoke_itself_finds_the_tasks(folder: Path) -> None:
+    line = "golden record --pull-request --allow-remote --dry-run"
+    assert invoke(folder, *line.split()).returncode == 0
     assert calls(folder) == [CALLS[line]]
 
 
@@ -250,16 +275,6 @@ CHANNELS = (
     "quota",
     "doctor",
 )
-
-
-@pytest.fixture(scope="module")
-def tasks() -> Collection:
-    spec = importlib.util.spec_from_file_location("our_tasks", ROOT / "tasks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return Collection.from_module(module)
 
 
 @pytest.mark.parametrize("name", CHANNELS)
