@@ -397,6 +397,10 @@ def test_shared_memory_starts_with_noise(module: HostModule) -> None:
     assert (one != other).any()
 
 
+def test_shared_variables_have_the_alignment_of_their_type(module: HostModule) -> None:
+    assert run(module, "mistakes", 13, outputs=3, block=1).tolist() == [0, 0, 2]
+
+
 def test_the_order_of_threads_shows_a_missing_barrier(module: HostModule) -> None:
     results = {
         run(module, "mistakes", 9, block=64, shared_bytes=256, seed=seed).tobytes()

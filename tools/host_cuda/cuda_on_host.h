@@ -23,7 +23,7 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #if defined(__linux__)
 /* One section, so that every block starts with noise in it. */
-#define __shared__ static __attribute__((section("mmaemu_shared"), aligned(16)))
+#define __shared__ static __attribute__((section("mmaemu_shared"), aligned(128)))
 #else
 #define __shared__ static
 #endif

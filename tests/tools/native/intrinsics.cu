@@ -158,6 +158,10 @@ extern "C" __global__ void matrix(struct operands given)
 }
 
 /* What CUDA leaves open, one way for each operation. */
+struct __align__(128) wide_words {
+    unsigned words[32];
+};
+
 extern "C" __global__ void mistakes(struct operands given)
 {
     MMAEMU_SHARED(unsigned, shared);
@@ -206,4 +210,14 @@ extern "C" __global__ void mistakes(struct operands given)
         given.out[0] = (unsigned)((int)given.x[0] + 1); /* Overflows, for UBSan. */
     if (given.operation == 11)
         given.out[blockIdx.y * gridDim.x + blockIdx.x] = blockIdx.y * 100 + blockIdx.x;
+    if (given.operation == 13) {
+        __shared__ unsigned char byte;
+        __shared__ struct wide_words first;
+        __shared__ unsigned char another;
+        __shared__ struct wide_words second;
+        given.out[0] = (unsigned)((unsigned long long)&first % 128);
+        given.out[1] = (unsigned)((unsigned long long)&second % 128);
+        byte = another = 1;
+        given.out[2] = byte + another;
+    }
 }
