@@ -4,16 +4,17 @@
     python tools/device_check.py --dry --out build/dry    the same steps, rehearsed without a GPU
 
 Every CUDA kernel against the reference from its fatbin and from NVRTC, with self-tests and gates;
-live torch._scaled_mm where this GPU is a profile's own; recordings of what is open about the
-matrix instructions and about cuBLASLt; speed. Needs no network. A step that is done is not run
-again unless its commit changed. Results are packed into archives of at most 15 MB. A rehearsal
-uses the CPU and simulated tensor cores and is evidence of nothing. Exit codes: 0 everything ran and
-passed, 1 something failed, 2 could not run, 3 something was not run.
+live torch._scaled_mm where this GPU is a profile's own; recordings of what is open about the matrix
+instructions and about cuBLASLt; speed. Needs no network, and holds the GPU lock (gpu_lock.py). A
+step that is done is not run again unless its commit changed. Results are packed into archives of at
+most 15 MB. A rehearsal uses the CPU and simulated tensor cores and is evidence of nothing. Exit
+codes: 0 everything ran and passed, 1 something failed, 2 could not run, 3 something was not run.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import gpu_lock
 from files import ROOT, write_json
 from findings import FAIL, INCONCLUSIVE, PASS, UnusableError, guarded
 
@@ -109,7 +111,9 @@ def is_done(path: Path, head: str) -> bool:
     return result["commit"] == head and result["code"] in (PASS, FAIL, INCONCLUSIVE)
 
 
-def run_step(step: Step, out: Path, head: str, *, dry: bool, seconds: float) -> dict[str, Any]:
+def run_step(
+    step: Step, out: Path, head: str, *, dry: bool, seconds: float, behind: Sequence[str] = ()
+) -> dict[str, Any]:
     """Run one step, keep its output beside its result, and return the result.
 
     Args:
@@ -118,6 +122,7 @@ def run_step(step: Step, out: Path, head: str, *, dry: bool, seconds: float) -> 
         head: the commit.
         dry: whether to rehearse.
         seconds: what is left of the time.
+        behind: a command that the step's is put behind.
     """
     command = step.dry if dry else step.command
     started = time.monotonic()
@@ -131,7 +136,7 @@ def run_step(step: Step, out: Path, head: str, *, dry: bool, seconds: float) -> 
             "MMAEMU_TEST_FAULT": step.faults,
             "MMAEMU_CACHE_DIR": str(out / "cache"),
         }
-        words = [sys.executable, *(word.format(out=out) for word in command)]
+        words = [*behind, sys.executable, *(word.format(out=out) for word in command)]
         try:
             done = subprocess.run(
                 words,
@@ -196,8 +201,8 @@ def pack(out: Path) -> list[Path]:
     return made
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run every step that is not done and pack the results."""
+def run(arguments: argparse.Namespace, behind: Sequence[str] = ()) -> int:
+    """Run every step that is not done, its command behind another one, and pack the results."""
     out: Path = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     head, started = commit(), time.monotonic()
@@ -210,7 +215,7 @@ def run(arguments: argparse.Namespace) -> int:
                 codes[step.name] = INCONCLUSIVE
                 print(f"device_check: {step.name}: no time left; run again to go on")
                 continue
-            run_step(step, out, head, dry=arguments.dry, seconds=left)
+            run_step(step, out, head, dry=arguments.dry, seconds=left, behind=behind)
         result = json.loads(path.read_text(encoding="utf-8"))
         code = FAIL if failed_checks(out / f"{step.name}.json") else result["code"]
         codes[step.name] = code
@@ -221,6 +226,12 @@ def run(arguments: argparse.Namespace) -> int:
     if any(code not in (PASS, INCONCLUSIVE) for code in codes.values()):
         return FAIL
     return INCONCLUSIVE if INCONCLUSIVE in codes.values() else PASS
+
+
+def run_locked(arguments: argparse.Namespace) -> int:
+    """Do it while no other process of the project uses the GPU."""
+    with contextlib.nullcontext(()) if arguments.dry else gpu_lock.held() as behind:
+        return run(arguments, behind)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -235,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", action="store_true", help="run also what is done")
     parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds in all")
     arguments = parser.parse_args(argv)
-    return guarded(parser.prog, lambda: run(arguments))
+    return guarded(parser.prog, lambda: run_locked(arguments))
 
 
 if __name__ == "__main__":

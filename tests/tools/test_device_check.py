@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tarfile
 from pathlib import Path
 
@@ -55,6 +56,18 @@ def test_a_step_that_takes_too_long_is_ended_and_run_again(
     assert "begun" in (tmp_path / "slow.log").read_text(encoding="utf-8")
     assert not device_check.is_done(tmp_path / "slow-result.json", device_check.commit())
     assert not (tmp_path / "step0-result.json").exists()
+
+
+def test_the_gpu_is_locked_unless_it_is_a_rehearsal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = f"{sys.executable} -c 'import os, sys; print(1234, flush=True); os.execv(*L)'"
+    lock = lock.replace("*L", "sys.argv[1], sys.argv[1:]")
+    monkeypatch.setenv("MMAEMU_GPU_LOCK", lock)
+    monkeypatch.setattr(device_check, "STEPS", steps(0))
+    for arguments, expected in (((), "1234\nstep 0\n"), (("--dry",), "step 0\n")):
+        assert device_check.main(["--out", str(tmp_path), "--again", *arguments]) == PASS
+        assert (tmp_path / "step0.log").read_text(encoding="utf-8") == expected
 
 
 def test_a_failed_check_fails_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
