@@ -28,9 +28,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import forbidden_ptx
 import frozen
+import tier_results
 from fatbin import Entry, blocks_per_multiprocessor, describe, read_fatbin
 from files import ROOT, sha256_of, write_bytes, write_json
-from findings import PASS, Outcome, Rule, Skipped, UnusableError, apply_rules, run
+from findings import (
+    PASS,
+    InconclusiveError,
+    Outcome,
+    Rule,
+    Skipped,
+    UnusableError,
+    apply_rules,
+    run,
+)
 from frozen import Frozen, Problems
 from nvidia_toolchain import COMPILER, Compiler, Image, find_toolkit
 
@@ -529,18 +539,33 @@ def _note_validation(arguments: argparse.Namespace, root: Path, specs: Specs) ->
 
     Raises:
         UnusableError: no module is named, since a device is noted for what ran there.
+        InconclusiveError: no committed result that counts says that T3 passed there.
     """
     if arguments.modules is None:
         raise UnusableError("--validated: name the modules that T3 accepted there with --modules")
     facts = facts_in(root, specs, frozen.chosen(arguments.modules, list(specs.modules)))
     outcome = apply_rules(RULES, facts)
     if outcome.exit_code == PASS:
+        _refuse_unseen(root, arguments.validated)
         noted = {
             name: {**entry, "validated_on": sorted({*entry["validated_on"], arguments.validated})}
             for name, _, entry in facts.present()
         }
         frozen.write(root / BIN, SCHEMA, {}, noted)
     return outcome
+
+
+def _refuse_unseen(root: Path, device: str) -> None:
+    for result in tier_results.load_facts(root, {}, tiers=("t3",)).results:
+        passed = result.parts.get("device", {}).get("status") == tier_results.PASSED
+        there = result.document.get("environment", {}).get("gpu") == device
+        whole = not (result.stale or result.tampered or result.document.get("arguments"))
+        if result.tier == "t3" and passed and there and whole:
+            return
+    raise InconclusiveError(
+        f"no committed result says that T3 passed on {device} with this tree; run "
+        "`nox -s t3 -- --require-device --commit-log` there and commit what it writes"
+    )
 
 
 def _build_and_replace(arguments: argparse.Namespace, root: Path, specs: Specs) -> Outcome:

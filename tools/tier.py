@@ -401,14 +401,26 @@ def commit_facts() -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """Python and the builds of the packages that decide results."""
+    """Python, the GPU, and the builds of the packages that decide results."""
     versions = {}
     for package in ("torch", "numpy", "mmaemu"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
-    return {"python": platform.python_version(), "machine": platform.machine(), **versions}
+    here = {"python": platform.python_version(), "machine": platform.machine(), "gpu": gpu()}
+    return {**here, **versions}
+
+
+def gpu() -> str:
+    """The first GPU's name as its driver says it, "none" where there is none."""
+    command = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return "none"
+    names = done.stdout.splitlines() if done.returncode == 0 else []
+    return names[0].strip() if names else "none"
 
 
 def commit_log(name: str, result: Mapping[str, Any]) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ import build_cpu
 import build_fatbin
 from files import ROOT, sha256_of
 from frozen_checkout import CUDA_H, Checkout
+from repositories import Repository
 
 Captured = pytest.CaptureFixture[str]
 SOURCE = "mmaemu/backends/csrc/cuda/tiny.cu"
@@ -148,6 +150,20 @@ def test_a_kernel_that_breaks_a_rule_is_not_taken(
     assert not (checkout.root / build_fatbin.LOGS).exists()
 
 
+def t3_ran(checkout: Checkout, gpu: str, status: str) -> None:
+    """Commit a result of T3 from a machine with this GPU."""
+    repository = Repository(checkout.root)
+    repository.tier_result("t3", checkout.git("rev-parse", "HEAD"), host="pass", device=status)
+    place = checkout.root / "docs/validation_logs/2026-11-30/t3"
+    document = json.loads((place / "t3.json").read_text(encoding="utf-8"))
+    shutil.rmtree(place)
+    del document["log_sha256"]
+    document["environment"] = {"gpu": gpu}
+    repository.seal_result(f"docs/validation_logs/2026-11-30/{gpu}/{gpu}.json", document)
+    checkout.git("add", "docs")
+    checkout.git("commit", "--quiet", "-m", "T3")
+
+
 def test_a_device_is_noted_for_the_fatbin_that_ran_there(
     checkout: Checkout, capsys: Captured
 ) -> None:
@@ -158,14 +174,20 @@ def test_a_device_is_noted_for_the_fatbin_that_ran_there(
         devices: list[str] = entries["tiny.fatbin"]["validated_on"]
         return devices
 
+    t3_ran(checkout, "GPU A", "pass")
+    t3_ran(checkout, "GPU B", "pass")
+    t3_ran(checkout, "GPU C", "not-run")
     for device in ("GPU B", "GPU A", "GPU B"):
         assert checkout.fatbin("--validated", device, "--modules", "tiny") == 0
     assert noted() == ["GPU A", "GPU B"]
     assert checkout.freeze("--modules", "tiny") == 0
     assert checkout.fatbin("--validated", "GPU C") == 2
     assert "name the modules" in capsys.readouterr().err
+    for device in ("GPU C", "GPU D"):
+        assert checkout.fatbin("--validated", device, "--modules", "tiny") == 3
+        assert f"T3 passed on {device}" in capsys.readouterr().err
     checkout.edit(CUDA_H, "STEP 1.0f", "STEP 1.5f")
-    assert checkout.fatbin("--validated", "GPU C", "--modules", "tiny") == 1
+    assert checkout.fatbin("--validated", "GPU A", "--modules", "tiny") == 1
     assert noted() == ["GPU A", "GPU B"]
     assert checkout.fatbin("--replace", "tiny") == 0
     assert noted() == []

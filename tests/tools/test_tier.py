@@ -225,6 +225,21 @@ def test_options_from_the_environment_choose_no_tests(
     assert results.exists()
 
 
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [("echo 'GPU X'; echo 'GPU Y'", "GPU X"), ("exit 9", "none"), ("true", "none"), ("", "none")],
+)
+def test_a_result_names_the_gpu(
+    script: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if script:
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    assert tier.environment()["gpu"] == name
+
+
 def test_the_log_names_its_result_and_the_result_its_log(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
