@@ -49,6 +49,11 @@ class Row(NamedTuple):
 def row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Row:
     name, rung = request.param
     monkeypatch.setenv("MMAEMU_TEST_FAULT", RUNGS[rung])
+    return row_of(name, rung)
+
+
+def row_of(name: str, rung: str) -> Row:
+    """The row of a backend that comes from this rung, or none, said by pytest's exceptions."""
     backend = next(each for each in backends() if each.name == name)
     status = backend.status(CUDA)
     if not status.available:
