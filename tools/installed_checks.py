@@ -145,7 +145,8 @@ def kernels(device: str) -> dict[str, Check]:
             check.reason += f"; from {status.source}"
         else:
             # What is not meant for this device is said; what should work and does not is a failure.
-            check.status, check.reason = "fail" if status.failed else "absent", status.reason
+            lacking = status.failed or status.missing
+            check.status, check.reason = "fail" if lacking else "absent", status.reason
     return found
 
 

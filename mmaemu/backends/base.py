@@ -25,6 +25,8 @@ class BackendStatus:
         gates: names of the checks that must pass on this device before it is chosen.
         reason: one sentence: what it is, or why it is not available.
         failed: not available because something went wrong, not by design; "auto" warns then.
+        missing: not available because its code is not in this installation; nothing is broken, and
+            "auto" warns too.
         validated_on: devices for which there is committed evidence, by the driver's name.
     """
 
@@ -35,6 +37,7 @@ class BackendStatus:
     gates: tuple[str, ...]
     reason: str
     failed: bool = False
+    missing: bool = False
     validated_on: tuple[str, ...] = ()
 
 

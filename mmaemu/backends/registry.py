@@ -170,7 +170,7 @@ def _objection(
         return reason, False
     status = candidate.status(request.device)
     if not status.available:
-        return status.reason, status.failed
+        return status.reason, status.failed or status.missing
     # What was loaded may be other than what there is evidence for.
     return (None if named else withheld(candidate, request.device)), False
 

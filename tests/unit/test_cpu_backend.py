@@ -27,6 +27,7 @@ from mmaemu.backends.cpu.library import (
     MANIFEST,
     OK,
     LibraryError,
+    MissingLibraryError,
     Loaded,
     Request,
     check_file,
@@ -89,7 +90,7 @@ def test_a_damaged_manifest(copied: Path, text: str) -> None:
 
 
 def test_an_installation_without_the_library(tmp_path: Path) -> None:
-    with pytest.raises(LibraryError, match="not part of this installation"):
+    with pytest.raises(MissingLibraryError, match="not part of this installation"):
         check_file(tmp_path / "mmaemu-cpu.so")
 
 
@@ -101,7 +102,7 @@ def test_another_file_than_a_library(tmp_path: Path) -> None:
 
 def test_a_platform_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    with pytest.raises(LibraryError, match="no prebuilt CPU library for riscv64"):
+    with pytest.raises(MissingLibraryError, match="no prebuilt CPU library for riscv64"):
         file_name()
 
 
@@ -134,18 +135,21 @@ def test_status_says_what_the_cpu_lacks() -> None:
     assert "this CPU has no" in foreign.reason
 
 
-def test_a_damaged_library_is_no_failure_of_a_foreign_instruction_set(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_damaged_or_missing_library_does_not_concern_a_foreign_instruction_set(
+    monkeypatch: pytest.MonkeyPatch, missing: bool
 ) -> None:
-    damaged = Loaded(None, "the file", reason="damaged")
-    monkeypatch.setattr(cpu_backend, "load", lambda: damaged)
+    loaded = Loaded(None, "the file", reason="no use", missing=missing)
+    monkeypatch.setattr(cpu_backend, "load", lambda: loaded)
     cpu_backend._status.cache_clear()
     try:
         for machine, foreign in (("AMD64", {"neon"}), ("arm64", {"avx512", "avx2", "sse2"})):
             monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
             cpu_backend._status.cache_clear()
             found = {each.isa: each.status(CPU) for each in backends()}
-            assert {isa for isa, status in found.items() if not status.failed} == foreign
+            states = {isa: (status.failed, status.missing) for isa, status in found.items()}
+            wanted = dict.fromkeys(found, (not missing, missing))
+            assert states == wanted | dict.fromkeys(foreign, (False, False))
             assert not any(status.available for status in found.values())
             texts = [found[isa].reason for isa in foreign]
             assert all(text.startswith("not meant for this machine") for text in texts)

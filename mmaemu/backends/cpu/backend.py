@@ -261,7 +261,8 @@ def _status(name: str, isa: str, device_type: str) -> BackendStatus:
         validated_here=True,
         gates=(),
         reason=reason,
-        failed=loaded.library is None and not foreign,
+        failed=loaded.library is None and not loaded.missing and not foreign,
+        missing=loaded.missing and not foreign,
     )
 
 

@@ -63,6 +63,10 @@ class LibraryError(Exception):
     """The library cannot be used; the message is one sentence."""
 
 
+class MissingLibraryError(LibraryError):
+    """There is no library: none for this platform, or none in this installation."""
+
+
 class Loaded(NamedTuple):
     """The library, or why there is none.
 
@@ -71,12 +75,14 @@ class Loaded(NamedTuple):
         source: the file; None if there is none for this platform.
         isas: names of the instruction sets that this CPU supports.
         reason: why it cannot be used.
+        missing: whether there is none, rather than a broken one.
     """
 
     library: ctypes.CDLL | None
     source: str | None = None
     isas: frozenset[str] = frozenset()
     reason: str = ""
+    missing: bool = False
 
 
 @cache
@@ -89,7 +95,8 @@ def load() -> Loaded:
         check_file(file, fault="cpu-library" in _settings.faults())
         library = open_library(file)
     except LibraryError as error:
-        return Loaded(None, source, reason=str(error))
+        missing = isinstance(error, MissingLibraryError)
+        return Loaded(None, source, reason=str(error), missing=missing)
     mask = library.mmaemu_cpu_isas()
     return Loaded(library, source, frozenset(n for i, n in enumerate(ISAS) if mask >> i & 1))
 
@@ -103,7 +110,7 @@ def file_name() -> str:
     name = _FILES.get((sys.platform, _machine())) if sys.maxsize > _MAX_32_BIT else None
     if name is None:
         here = f"{platform.machine()} {sys.platform}"
-        raise LibraryError(f"no prebuilt CPU library for {here}")
+        raise MissingLibraryError(f"no prebuilt CPU library for {here}")
     return name
 
 
@@ -125,7 +132,7 @@ def check_file(file: Path, *, fault: bool = False) -> None:
     """
     manifest = file.with_name(MANIFEST)
     if not file.exists():
-        raise LibraryError(f"{file.name} is not part of this installation; install a wheel")
+        raise MissingLibraryError(f"{file.name} is not part of this installation; install a wheel")
     try:
         listed = json.loads(manifest.read_text(encoding="utf-8"))["modules"][file.name]
         wanted = listed["sha256"]
