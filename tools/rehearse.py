@@ -211,11 +211,6 @@ def tiers(day: Rehearsal, options: Options) -> None:
         allowed = (PASS, FAIL, INCONCLUSIVE) if name in options.without else (PASS,)
         words = ("--commit-log", *options.words)
         day.run(sys.executable, *session, *words, may_end_with=allowed)
-    page = day.clone / "docs" / "validation.md"
-    text = page.read_text(encoding="utf-8")
-    missing = sorted({why for why in options.waivers.values() if why not in text})
-    text += "".join(f"\nNot run on a device: {why}\n" for why in missing)
-    write_bytes(page, text.encode())
     day.commit("Records of the tiers")
 
 
