@@ -160,8 +160,8 @@ def aarch64(arguments: argparse.Namespace, folder: Path) -> int:
     library = arguments.library or ROOT / BIN / target.file
     agent = (*emulator, str(build_agent(target, folder)))
     table = conformance(agent, library, folder, arguments.tests)
-    command = (*ZIG, "-target", "aarch64-linux-musl")
-    program = build(target, Compiler(command, ("-static", "-fno-sanitize=all")), folder)
+    compiler = Compiler((*ZIG, "-target", target.triple), ("-fno-sanitize=all",))
+    program = build(target, compiler, folder)
     found = _drive([*emulator, str(program), str(arguments.seconds), str(arguments.seed or 1)])
     return max(table, found)
 
