@@ -52,6 +52,8 @@ SCHEMA: Final = "mmaemu.bench/1"
 SHAPES: Final = ((64, 1920, 5760), (256, 4096, 1024), (16, 4096, 4096))
 SMALL: Final = (16, 128, 16)
 MODELS: Final = ("ada", "hopper")
+WIDE_MODELS: Final = ("b200_mma_sync", "sm_120_fp8_fp32", "tcgen05_f8f6f4_fp32")
+"""Models with 25 fraction bits; measured on the first shape alone."""
 REFERENCE_SHAPE: Final = (64, 1920, 384)
 """The reference is measured on a piece, since it is hundreds of times slower."""
 RESOLVED: Final = (
@@ -232,13 +234,15 @@ def reference_rate(model: str, device: torch.device) -> float:
 
 def measure(report: Report, device: torch.device, rounds: int) -> None:
     """Fill in the rows of all backends."""
-    rates = {model: reference_rate(model, device) for model in MODELS}
+    wide = WIDE_MODELS if device.type == "cpu" else ()
+    rates = {model: reference_rate(model, device) for model in (*MODELS, *wide)}
     for shape in SHAPES:
+        models = (*MODELS, *wide) if shape == SHAPES[0] else MODELS
         m, k, n = shape
         left = torch.randn((m, k), dtype=torch.float32, device=device)
         right = torch.randn((n, k), dtype=torch.float32, device=device).t()
         products = m * k * n
-        for model in MODELS:
+        for model in models:
             request = request_of(shape, model, device)
             for name in usable(device):
                 backend, _ = select(request, name)
@@ -259,7 +263,7 @@ def measure(report: Report, device: torch.device, rounds: int) -> None:
             print_row(row)
         if device.type == "cuda":
             measure_native(report, shape, (left, right))
-        for model in MODELS:
+        for model in models:
             row = Row("reference", model, shape, products / rates[model], rates[model] / 1e9, 0.0)
             report.rows.append(row)
 
@@ -300,7 +304,7 @@ def print_row(row: Row) -> None:
     faster = "" if row.to_reference is None else f"{row.to_reference:8.1f} x reference"
     share = "" if row.limit is None else f", {row.rate / row.limit:.0%} of {row.limit:.1f} Gp/s"
     print(
-        f"{row.backend:12} {row.model:7} {shape:14} {row.seconds * 1e3:9.3f} ms "
+        f"{row.backend:12} {row.model:19} {shape:14} {row.seconds * 1e3:9.3f} ms "
         f"{row.rate:7.2f} Gp/s {row.to_mm:6.2f} x torch.mm {faster}{share}",
         flush=True,
     )
@@ -383,27 +387,34 @@ def _resolver(profile: str, sizes: tuple[int, int, int]) -> Callable[[], object]
 
 
 def measure_scaling(report: Report, rounds: int) -> None:
-    """Wall and CPU time of one and two threads on the fastest CPU backend."""
+    """Wall and CPU time of one and two threads: the fastest CPU backend, and torch.mm."""
     request = request_of(SHAPES[0], "hopper", torch.device("cpu"))
     names = usable(torch.device("cpu"))
     if not names or (os.cpu_count() or 1) < 2:  # noqa: PLR2004 - two threads
         return
-    call = runner(select(request, names[0])[0], request)
+    m, k, n = SHAPES[0]
+    left, right = torch.randn((m, k)), torch.randn((k, n))
+    calls = {
+        names[0]: runner(select(request, names[0])[0], request),
+        # What the machine itself gives with a second thread.
+        "torch.mm": lambda: torch.mm(left, right),
+    }
     before = torch.get_num_threads()
-    times: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
-    for _ in range(rounds):
-        for threads, found in times.items():
-            torch.set_num_threads(threads)
-            spent = time.process_time()
-            wall = timed(call)
-            found.append((wall, time.process_time() - spent))
+    for name, call in calls.items():
+        times: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
+        for _ in range(rounds):
+            for threads, found in times.items():
+                torch.set_num_threads(threads)
+                spent = time.process_time()
+                wall = timed(call)
+                found.append((wall, time.process_time() - spent))
+        wall_1, wall_2 = (statistics.median(w for w, _ in times[n]) for n in (1, 2))
+        cpu_1, cpu_2 = (statistics.median(c for _, c in times[n]) for n in (1, 2))
+        report.scaling[name] = {"speedup": wall_1 / wall_2, "cpu_time": cpu_2 / cpu_1}
+        print(
+            f"{name}: two threads {wall_1 / wall_2:.2f} x as fast, CPU time {cpu_2 / cpu_1:.2f} x"
+        )
     torch.set_num_threads(before)
-    wall_1, wall_2 = (statistics.median(w for w, _ in times[n]) for n in (1, 2))
-    cpu_1, cpu_2 = (statistics.median(c for _, c in times[n]) for n in (1, 2))
-    report.scaling[names[0]] = {"speedup": wall_1 / wall_2, "cpu_time": cpu_2 / cpu_1}
-    print(
-        f"{names[0]}: two threads {wall_1 / wall_2:.2f} x as fast, CPU time {cpu_2 / cpu_1:.2f} x"
-    )
 
 
 PEER: Final = """
@@ -493,14 +504,18 @@ def _value(report: Report, mark: dict[str, Any]) -> float | None:
         seconds = report.small.get(mark["call"])
         return None if seconds is None else seconds * UNITS[mark["what"]]
     if mark["what"] in {"speedup", "cpu_time"}:
-        return next((each[mark["what"]] for each in report.scaling.values()), None)
-    # The worse of the two models counts.
-    found = [
+        found = (each for name, each in report.scaling.items() if name != "torch.mm")
+        return next((each[mark["what"]] for each in found), None)
+    # The worst of the models counts.
+    models = WIDE_MODELS if mark.get("models") == "wide" else MODELS
+    values = [
         getattr(row, mark["what"])
         for row in report.rows
-        if row.backend == mark["backend"] and list(row.shape) == mark.get("shape", list(row.shape))
+        if row.backend == mark["backend"]
+        and row.model in models
+        and list(row.shape) == mark.get("shape", list(row.shape))
     ]
-    return (max if "most" in mark else min)(found, default=None)
+    return (max if "most" in mark else min)(values, default=None)
 
 
 def figures(report: Report) -> dict[str, Any]:
@@ -513,6 +528,9 @@ def figures(report: Report) -> dict[str, Any]:
         if row.limit is not None:
             numbers["share"] = round(100 * row.rate / row.limit)
         place[f"m{row.shape[0]}"] = numbers
+    for name, numbers in report.scaling.items():
+        key = name.removeprefix("cpu:").replace(".", "_")
+        found.setdefault(key, {})["threads"] = {k: round(x, 2) for k, x in numbers.items()}
     for name, seconds in report.small.items():
         key = name.removeprefix("cpu:").replace(":", "_")
         found.setdefault(key, {})["microseconds"] = round(seconds * 1e6, 1)

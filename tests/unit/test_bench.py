@@ -153,3 +153,22 @@ def test_the_chart_is_a_picture_of_the_numbers_alone(bench: ModuleType, tmp_path
         pictures.append((tmp_path / name).read_bytes())
     assert pictures[0].startswith(b"\x89PNG")
     assert pictures[0] == pictures[1] != pictures[2]
+
+
+def test_wide_models_have_marks_of_their_own_and_torch_mm_scales_for_comparison(
+    bench: ModuleType,
+) -> None:
+    report = bench.Report({})
+    report.rows = [
+        bench.Row("cpu:x", model, (1, 2, 3), 1.0, 5.0, 1.0, to_reference=value)
+        for model, value in (("ada", 5.0), (bench.WIDE_MODELS[0], 30.0), (bench.WIDE_MODELS[1], 20))
+    ]
+    report.scaling = {
+        "torch.mm": {"speedup": 1.2, "cpu_time": 1.0},
+        "cpu:x": {"speedup": 1.9, "cpu_time": 1.1},
+    }
+    mark = {"what": "to_reference", "backend": "cpu:x", "least": 1.0}
+    assert bench._value(report, mark) == 5.0
+    assert bench._value(report, {**mark, "models": "wide"}) == 20
+    assert bench._value(report, {"what": "speedup"}) == 1.9
+    assert bench.figures(report)["torch_mm"]["threads"] == {"speedup": 1.2, "cpu_time": 1.0}
