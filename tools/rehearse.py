@@ -41,6 +41,7 @@ TARGETS: Final = ("staging", "ci", "public")
 SHORT_TIERS: Final = ("t3p",)
 SHORT_MODULES: Final = ("--modules", "x86_64-linux")
 _TIERS: Final = re.compile(r"^tiers = \[.*?\]", re.MULTILINE)
+_INDEXES: Final = re.compile(r"^(WARNING: Location|Looking in) .*\n", re.MULTILINE)
 _LOGS: Final = ("docs/validation_logs", "docs/release_logs")
 
 
@@ -130,7 +131,7 @@ class Rehearsal:
         return kept | home | identity
 
     def _neutral(self, text: str) -> str:
-        """A text without the paths of this machine."""
+        """A text without the paths of this machine, and without where pip looks for packages."""
         places = (
             (str(self.clone), "."),
             (str(self.work), ".."),
@@ -139,7 +140,7 @@ class Rehearsal:
         )
         for path, name in places:
             text = text.replace(path, name)
-        return text
+        return _INDEXES.sub("", text)
 
     def invoke(self, *arguments: str) -> str:
         """An invoke task."""

@@ -93,3 +93,10 @@ def test_a_snapshot_with_another_tree_is_noticed(
     options = Options(VERSION, DATE, WAIVED)
     with pytest.raises(StepError, match=r"ci holds .*A Developer.*, expected one commit"):
         rehearse.snapshot(day, options, "ci", "candidate")
+
+
+def test_where_pip_looks_and_where_it_ran_is_not_logged(day: Rehearsal) -> None:
+    lines = f"Looking in indexes: x\nWARNING: Location 'y' is ignored\n{day.clone}/done\n"
+    day.run("cat", stdin=lines)
+    (entry,) = day.log
+    assert entry.startswith("$ cat\n./done\nexit 0 after ")
