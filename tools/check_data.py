@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from files import ROOT, sha256_of
-from findings import Outcome, Rule, apply_rules, run
+from findings import Outcome, Rule, UnusableError, apply_rules, run
 
 sys.path.insert(0, str(ROOT))
 from mmaemu._verified_files import PROVENANCE
@@ -129,7 +129,13 @@ class DataFacts:
 
 
 def load(root: Path) -> DataFacts:
-    """Read every folder below the data roots that holds data files or a provenance.json."""
+    """Read every folder below the data roots that holds data files or a provenance.json.
+
+    Raises:
+        UnusableError: there is no data root.
+    """
+    if not any((root / name).is_dir() for name in ROOTS):
+        raise UnusableError(f"{root} has none of {', '.join(ROOTS)}; give the root of a checkout")
     paths = (path for name in ROOTS for path in (root / name).rglob("*") if path.is_file())
     folders = {
         path.parent for path in paths if path.suffix in DATA_SUFFIXES or path.name == PROVENANCE

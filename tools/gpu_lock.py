@@ -113,6 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds, 600 if left out")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what to run")
     arguments = parser.parse_args(argv)
+    if not arguments.limit > 0:
+        parser.error(f"expected --limit SECONDS above 0, got {arguments.limit:g}")
     if not arguments.command:
         parser.error("expected a command, got none")
     return guarded(parser.prog, lambda: run_locked(arguments.command, arguments.limit))

@@ -347,6 +347,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("modules", nargs="*", default=[module.name for module in MODULES])
     parser.add_argument("--sanitize", action="store_true", help="with UBSan")
     options = parser.parse_args(arguments)
+    known = [module.name for module in MODULES]
+    for name in options.modules:
+        if name not in known:
+            parser.error(f"no module {name!r}; the modules are {', '.join(known)}")
     failed = False
     for name in options.modules:
         try:

@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 from files import read_toml
 from findings import UnusableError
 
+_TIER: Final = re.compile(r"t([0-7]|3p)", re.IGNORECASE)
 _VERSION_LINE: Final = re.compile(
     r"""^__version__ = (["'])(?P<version>[^"'\n]+)\1$""", re.MULTILINE
 )
@@ -212,11 +213,13 @@ def tier_and_reason(text: str) -> tuple[str, str]:
     """Parse TIER=REASON.
 
     Raises:
-        argparse.ArgumentTypeError: no reason given.
+        argparse.ArgumentTypeError: no tier or no reason given.
     """
     tier, _, reason = text.partition("=")
-    if not tier or not reason.strip():
-        raise argparse.ArgumentTypeError(f"expected TIER=REASON, got {text!r}")
+    if not _TIER.fullmatch(tier) or not reason.strip():
+        raise argparse.ArgumentTypeError(
+            f"expected TIER=REASON with one of T0 to T7 or T3P, got {text!r}"
+        )
     return tier, reason.strip()
 
 

@@ -15,6 +15,7 @@ as well. Exit 0 every step passed; 1 one did not, and nothing was run after it.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import os
 import platform
@@ -26,12 +27,11 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
 from files import ROOT, read_toml, write_bytes, write_json
-from findings import FAIL, INCONCLUSIVE, PASS, guarded
+from findings import FAIL, INCONCLUSIVE, PASS, UnusableError, guarded
 from git_commands import Git
 from project import add_waivers, load_project, tier_and_reason
 
@@ -281,7 +281,7 @@ def keep(day: Rehearsal, options: Options, out: Path, problem: str) -> None:
             "schema": SCHEMA,
             "version": options.version,
             "commit": git.line("rev-parse", "HEAD"),
-            "finished_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "finished_at": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
             "python": platform.python_version(),
             "short": options.short,
@@ -305,6 +305,14 @@ def keep(day: Rehearsal, options: Options, out: Path, problem: str) -> None:
 
 def work(arguments: argparse.Namespace, folder: Path) -> int:
     """Rehearse in a folder, and keep the log."""
+    if re.fullmatch(r"\d+\.\d+\.\d+(\.?(a|b|rc|dev)\d+)?", arguments.version) is None:
+        raise UnusableError(f"expected a version X.Y.Z, got {arguments.version!r}")
+    try:
+        dt.date.fromisoformat(arguments.date)
+    except ValueError as error:
+        raise UnusableError(f"expected --date YYYY-MM-DD, got {arguments.date!r}") from error
+    if folder.exists() and any(folder.iterdir()):
+        raise UnusableError(f"{folder} is not empty; give another --work")
     options = Options(
         arguments.version,
         arguments.date,

@@ -18,7 +18,7 @@ from typing import Final
 from packaging.utils import canonicalize_name
 
 from files import ROOT, sha256_of_file, write_bytes
-from findings import Outcome, Rule, apply_rules, run
+from findings import Outcome, Rule, UnusableError, apply_rules, run
 from package_index import name_and_version
 from pins import exact, metadata_of
 from project import changelog_section, load_project, parse_version
@@ -102,7 +102,13 @@ def notes(facts: Facts) -> str:
 
 
 def load(configuration: Configuration, version: str, folder: Path) -> Facts:
-    """Read the tree and the files of a release."""
+    """Read the tree and the files of a release.
+
+    Raises:
+        UnusableError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise UnusableError(f"{folder} is no folder; give the one that holds the release's files")
     root = configuration.root
     changelog = root / "CHANGELOG.md"
     text = changelog.read_text(encoding="utf-8") if changelog.is_file() else ""

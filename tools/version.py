@@ -42,6 +42,7 @@ START: Final = "<!-- releases -->\n"
 SCOPE: Final = "Scope and maturity"
 LIMITS: Final = "Limitations of this release"
 VALIDATION: Final = "docs/validation.md"
+RELEASE_PARTS: Final = 3
 MARKS: Final = ("<!-- not run on a device -->\n", "<!-- end -->")
 
 
@@ -105,10 +106,11 @@ def plan(project: Project, version: str, date: str, waivers: dict[str, str]) -> 
 
 def _refuse_bad_version(project: Project, version: str) -> None:
     parsed = parse_version(version)
-    if parsed is None or str(parsed) != version or parsed.local:
+    usable = parsed is not None and not parsed.local and len(parsed.release) == RELEASE_PARTS
+    if parsed is None or not usable or str(parsed) != version:
         raise UnusableError(
             f"expected a normalised version without local part such as 0.1.0 or 0.2.0.dev1, "
-            f"got {version!r}{f' (write {parsed})' if parsed and not parsed.local else ''}"
+            f"got {version!r}{f' (write {parsed})' if usable else ''}"
         )
     if parsed < Version(project.version):
         raise UnusableError(

@@ -100,3 +100,27 @@ def test_where_pip_looks_and_where_it_ran_is_not_logged(day: Rehearsal) -> None:
     day.run("cat", stdin=lines)
     (entry,) = day.log
     assert entry.startswith("$ cat\n./done\nexit 0 after ")
+
+
+@pytest.mark.parametrize(
+    ("version", "date", "message"),
+    [
+        ("0.1", DATE, "expected a version X.Y.Z"),
+        (VERSION, "2026-13-01", "expected --date YYYY-MM-DD"),
+        (VERSION, DATE, "is not empty"),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_refused_at_once(
+    version: str, date: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "something").touch()
+    given = [version, "--date", date, "--short", "--work", str(tmp_path)]
+    assert rehearse.main(given) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["something"]
+
+
+def test_an_unknown_tier_is_no_tier(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        rehearse.main([VERSION, "--date", DATE, "--without", "t9=because"])
+    assert "one of T0 to T7 or T3P, got 't9=because'" in capsys.readouterr().err

@@ -252,3 +252,7 @@ def test_a_truncated_archive_is_a_finding(root: Path) -> None:
     with pytest.raises(zipfile.BadZipFile):
         zipfile.ZipFile(path)
     assert {"DATA103", "DATA104", "DATA202"} <= codes(root)
+
+
+def test_a_folder_without_data_is_no_checkout(tmp_path: Path) -> None:
+    assert check_data.main(["--root", str(tmp_path)]) == 2

@@ -75,3 +75,6 @@ def test_what_cannot_run_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     assert "cannot start /no/such/program" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         gpu_lock.main([])
+    for limit in ("0", "-5", "nan"):
+        with pytest.raises(SystemExit, match="2"):
+            gpu_lock.main(["--limit", limit, "true"])

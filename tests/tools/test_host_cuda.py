@@ -606,3 +606,9 @@ def test_special_operands_give_nan(module: HostModule) -> None:
 def test_every_named_device_has_every_unit() -> None:
     for units in TENSOR_CORES.values():
         assert tuple(units) == UNITS
+
+
+def test_an_unknown_module_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        host_cuda.main(["v4", "nonsense"])
+    assert "no module 'nonsense'; the modules are v1," in capsys.readouterr().err

@@ -88,3 +88,10 @@ def test_the_changelog_must_have_the_version_and_its_pairing(
     repository.write("CHANGELOG.md", "# Changelog\n")
     assert run(repository, folder) == 1
     assert codes(capsys.readouterr().out) == {"GOLD161"}
+
+
+def test_a_missing_folder_is_no_empty_release(
+    built: tuple[Repository, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(built[0], tmp_path / "nowhere") == 2
+    assert "is no folder" in capsys.readouterr().err

@@ -159,6 +159,8 @@ def test_dry_run_changes_nothing(ready: Any, capsys: pytest.CaptureFixture[str])
         (("0.1.0-rc1", "--date", "2026-12-01"), "write 0.1.0rc1"),
         (("0.1.0+local", "--date", "2026-12-01"), "local part"),
         (("next", "--date", "2026-12-01"), "normalised version"),
+        (("0.1", "--date", "2026-12-01"), "such as 0.1.0"),
+        (("0.1.0.0", "--date", "2026-12-01"), "such as 0.1.0"),
         (("0.0.9", "--date", "2026-12-01"), "versions only grow"),
     ],
 )
