@@ -212,8 +212,6 @@ def candidate(setting: Setting) -> Outcome | None:
 
 def _commit(setting: Setting, version: str) -> tuple[str, Mapping[str, Any] | None]:
     arguments = setting.arguments
-    if arguments.manifests and not arguments.manifests.is_dir():
-        raise UnusableError(f"--manifests {arguments.manifests} is no folder")
     folder = arguments.manifests or setting.project.root / "build" / "nightly"
     manifest = golden_candidate.read_manifest(version, folder)
     runs: tuple[hosting.Run, ...] = ()

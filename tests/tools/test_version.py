@@ -151,7 +151,7 @@ def test_dry_run_changes_nothing(ready: Any, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("0.1", "--date", "2026-13-01"), "YYYY-MM-DD"),
+        (("0.1.0", "--date", "2026-13-01"), "YYYY-MM-DD"),
         (("0.1.0", "--date", "2026-02-31"), "YYYY-MM-DD"),
         (("0.1.0", "--date", "2026/12/01"), "YYYY-MM-DD"),
         (("0.1.0", "--date", "20261201"), "YYYY-MM-DD"),
