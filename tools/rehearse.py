@@ -6,8 +6,8 @@
 The maintainer's day with the commands of docs/releasing.md: tiers, version, freeze, distributions
 twice, T7, the candidate's tag, and a snapshot to each repository by the script that
 `invoke snapshot` prints. Only the clone is changed. --short runs T3P, which needs no time without a
-GPU, as the only tier, freezes one library and leaves T7 out. --without takes a tier that cannot be
-decided on this machine out of the clone's configuration. --out keeps the log and what the clone's
+GPU, as the only tier, freezes one library and leaves T7 out. --without leaves out a tier that cannot
+be decided on this machine, or was run before, in the clone's configuration too. --out keeps the log and what the clone's
 commands logged. Needs the dependency groups test, build, release and kernels, without --short cuda
 as well. Exit 0 every step passed; 1 one did not, and nothing was run after it.
 """
@@ -205,13 +205,9 @@ def tiers(day: Rehearsal, options: Options) -> None:
         day.commit("Ask for the tiers of the rehearsal")
         reasons = "".join(f"; {tier}: {why}" for tier, why in options.without.items())
         day.note(f"the clone asks for {', '.join(wanted)} only{reasons}")
-    for name in names:
-        if options.short and name not in wanted:
-            continue
+    for name in wanted:
         session = ("tools/tier.py", name) if options.short else ("-m", "nox", "-s", name, "--")
-        allowed = (PASS, FAIL, INCONCLUSIVE) if name in options.without else (PASS,)
-        words = ("--commit-log", *options.words)
-        day.run(sys.executable, *session, *words, may_end_with=allowed)
+        day.run(sys.executable, *session, "--commit-log", *options.words)
     day.commit("Records of the tiers")
 
 
@@ -345,7 +341,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=tier_and_reason,
         action="append",
         default=[],
-        help="ask for no result of this tier in the clone; it is run all the same",
+        help="leave this tier out: it is not run, and the clone asks for no result of it",
     )
     parser.add_argument("--work", type=Path, help="an empty folder to keep the clone in")
     parser.add_argument("--out", type=Path, help="where the logs go")
