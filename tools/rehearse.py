@@ -6,10 +6,11 @@
 The maintainer's day with the commands of docs/releasing.md: tiers, version, freeze, distributions
 twice, T7, the candidate's tag, and a snapshot to each repository by the script that
 `invoke snapshot` prints. Only the clone is changed. --short runs T3P, which needs no time without a
-GPU, as the only tier, freezes one library and leaves T7 out. --without leaves out a tier that cannot
-be decided on this machine, or was run before, in the clone's configuration too. --out keeps the log and what the clone's
-commands logged. Needs the dependency groups test, build, release and kernels, without --short cuda
-as well. Exit 0 every step passed; 1 one did not, and nothing was run after it.
+GPU, as the only tier, freezes one library and leaves T7 out. --without leaves out a tier that this
+machine cannot decide, or that was run before, in the clone's configuration too. --out keeps the log
+and what the clone's commands logged. Needs the dependency groups test, build, release and kernels,
+without --short cuda as well.
+Exit 0 every step passed; 1 one did not, and nothing was run after it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from files import ROOT, read_toml, write_bytes, write_json
-from findings import FAIL, INCONCLUSIVE, PASS, UnusableError, guarded
+from findings import FAIL, PASS, UnusableError, guarded
 from git_commands import Git
 from project import add_waivers, load_project, tier_and_reason
 
