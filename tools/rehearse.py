@@ -293,7 +293,7 @@ def keep(day: Rehearsal, options: Options, out: Path, problem: str) -> None:
     if not day.clone.exists():
         return
     made = Git(day.clone).names(
-        "diff", "-z", "--name-only", "--diff-filter=A", "origin/HEAD", "HEAD"
+        "diff", "-z", "--name-only", "--diff-filter=AM", "origin/HEAD", "HEAD"
     )
     for name in made:
         if name.startswith(_LOGS):
