@@ -31,10 +31,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import validate_release
 from files import ROOT, read_toml, write_bytes, write_json
 from findings import FAIL, PASS, UnusableError, guarded
 from git_commands import Git
 from project import add_waivers, load_project, tier_and_reason
+from version import refuse_bad_date, refuse_bad_version
 
 SCHEMA: Final = "mmaemu.rehearsal/1"
 TARGETS: Final = ("staging", "ci", "public")
@@ -241,9 +243,10 @@ def distributions(day: Rehearsal, options: Options) -> None:
     reports = sorted((day.clone / "docs" / "release_logs").glob(f"{options.version}_*.json"))
     must(reports, "T7 wrote no report")
     for report in reports:
-        checks = json.loads(report.read_text(encoding="utf-8"))["checks"]
-        failed = [name for name, check in checks.items() if check["status"] == "fail"]
-        must(not failed, f"{report.name}: {', '.join(failed)} failed")
+        document = json.loads(report.read_text(encoding="utf-8"))
+        found = validate_release.problems(document, options.version, options.waivers.get("T7", ""))
+        wrong = "; ".join(found)
+        must(not wrong, f"{report.name}: {wrong}")
     day.commit("Report of T7")
 
 
@@ -302,12 +305,8 @@ def keep(day: Rehearsal, options: Options, out: Path, problem: str) -> None:
 
 def work(arguments: argparse.Namespace, folder: Path) -> int:
     """Rehearse in a folder, and keep the log."""
-    if re.fullmatch(r"\d+\.\d+\.\d+(\.?(a|b|rc|dev)\d+)?", arguments.version) is None:
-        raise UnusableError(f"expected a version X.Y.Z, got {arguments.version!r}")
-    try:
-        dt.date.fromisoformat(arguments.date)
-    except ValueError as error:
-        raise UnusableError(f"expected --date YYYY-MM-DD, got {arguments.date!r}") from error
+    refuse_bad_version(load_project(arguments.root), arguments.version)
+    refuse_bad_date(arguments.date)
     if folder.exists() and any(folder.iterdir()):
         raise UnusableError(f"{folder} is not empty; give another --work")
     options = Options(

@@ -78,8 +78,8 @@ def plan(project: Project, version: str, date: str, waivers: dict[str, str]) -> 
     Raises:
         UnusableError: a bad version or date, or nothing to release.
     """
-    _refuse_bad_version(project, version)
-    _refuse_bad_date(date)
+    refuse_bad_version(project, version)
+    refuse_bad_date(date)
     changelog = _changelog(project, version, date, waivers)
     texts: dict[str, Callable[[str], str]] = {
         project.version_file: lambda text: replace_version(text, version),
@@ -104,7 +104,8 @@ def plan(project: Project, version: str, date: str, waivers: dict[str, str]) -> 
     return Plan(writes, fragments(project.root))
 
 
-def _refuse_bad_version(project: Project, version: str) -> None:
+def refuse_bad_version(project: Project, version: str) -> None:
+    """Raises UnusableError unless a tree may get this version."""
     parsed = parse_version(version)
     usable = parsed is not None and not parsed.local and len(parsed.release) == RELEASE_PARTS
     if parsed is None or not usable or str(parsed) != version:
@@ -119,7 +120,8 @@ def _refuse_bad_version(project: Project, version: str) -> None:
         )
 
 
-def _refuse_bad_date(date: str) -> None:
+def refuse_bad_date(date: str) -> None:
+    """Raises UnusableError unless it is a date of the calendar as YYYY-MM-DD."""
     try:
         valid = dt.date.fromisoformat(date).isoformat() == date
     except ValueError:

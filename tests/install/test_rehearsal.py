@@ -78,6 +78,26 @@ def test_two_builds_with_other_bytes_are_noticed(
         rehearse.distributions(day, Options(VERSION, DATE, WAIVED, short=True))
 
 
+def test_a_report_of_t7_that_does_not_validate_is_noticed(
+    day: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def invoke(*arguments: str) -> str:
+        out = Path(arguments[arguments.index("--out") + 1])
+        out.mkdir()
+        for name in ("SHA256SUMS", f"mmaemu-{VERSION}-py3-none-any.whl"):
+            (out / name).touch()
+        return ""
+
+    logs = day.clone / "docs" / "release_logs"
+    logs.mkdir(parents=True)
+    report = {"version": VERSION, "checks": {"cpu: info": {"status": "fail"}}}
+    (logs / f"{VERSION}_cpu.json").write_text(json.dumps(report))
+    monkeypatch.setattr(day, "invoke", invoke)
+    monkeypatch.setattr(day, "run", lambda *_, **__: "")
+    with pytest.raises(StepError, match=r"_cpu\.json: .*check cpu: info is 'fail', expected"):
+        rehearse.distributions(day, Options(VERSION, DATE, WAIVED))
+
+
 def test_a_snapshot_with_another_tree_is_noticed(
     day: Rehearsal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,8 +125,8 @@ def test_where_pip_looks_and_where_it_ran_is_not_logged(day: Rehearsal) -> None:
 @pytest.mark.parametrize(
     ("version", "date", "message"),
     [
-        ("0.1", DATE, "expected a version X.Y.Z"),
-        (VERSION, "2026-13-01", "expected --date YYYY-MM-DD"),
+        ("0.1", DATE, "expected a normalised version without local part such as 0.1.0"),
+        (VERSION, "2026-13-01", "expected a date of the calendar as YYYY-MM-DD"),
         (VERSION, DATE, "is not empty"),
     ],
 )
