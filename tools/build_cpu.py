@@ -12,7 +12,6 @@ cross-compiles for every target; no library of a platform is linked. Exit codes:
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import re
 import subprocess
 import sys
@@ -26,7 +25,7 @@ import frozen
 from binaries import BinaryFacts, read_binary
 from files import ROOT, sha256_of
 from findings import PASS, Outcome, Rule, UnusableError, apply_rules, run
-from frozen import Frozen, Problems
+from frozen import LOGS, Frozen, Problems
 
 sys.path.insert(0, str(ROOT))
 from mmaemu.backends.sources import hashes
@@ -34,7 +33,6 @@ from mmaemu.backends.sources import hashes
 SCHEMA: Final = "mmaemu.cpu-manifest/1"
 MANIFEST: Final = frozen.MANIFEST
 BIN: Final = "mmaemu/backends/cpu/bin"
-LOGS: Final = "docs/validation_logs"
 SOURCES: Final = "mmaemu/backends/csrc/cpu"
 ZIG: Final = "0.17.1"
 HIGHEST_GLIBC: Final = (2, 17)
@@ -282,10 +280,9 @@ def build_into(root: Path, folder: Path, targets: tuple[Target, ...]) -> Outcome
 
 def commit_log(root: Path, targets: Sequence[Target]) -> None:
     """Keep the entry of each library in today's logs."""
-    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
     modules = read_manifest(root / BIN)
     for target in targets:
-        folder = root / LOGS / today / f"{target.module}-library"
+        folder = frozen.log_folder(root, f"{target.module}-library")
         frozen.write_entries(folder, SCHEMA, {target.file: modules[target.file]})
         print(f"log: {folder}")
 
@@ -435,7 +432,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--out", type=Path, default=ROOT / "build" / "cpu", help="folder to build in"
     )
     parser.add_argument(
-        "--commit-log", action="store_true", help=f"with --release: log each library below {LOGS}"
+        "--commit-log",
+        action="store_true",
+        help=f"with --release: log each library below {LOGS}",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be built")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout")

@@ -14,7 +14,6 @@ build_report.json and cuobjdump.txt. Exit codes: findings.py.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import importlib.util
 import os
 import re
@@ -41,7 +40,7 @@ from findings import (
     apply_rules,
     run,
 )
-from frozen import Frozen, Problems
+from frozen import LOGS, Frozen, Problems
 from nvidia_toolchain import COMPILER, Compiler, Image, find_toolkit
 
 sys.path.insert(0, str(ROOT))
@@ -59,7 +58,6 @@ DUMP: Final = "cuobjdump.txt"
 SETTLEMENT: Final = ("freeze.json", "settlement.txt")
 BIN: Final = "mmaemu/backends/cuda/bin"
 SPECS: Final = "mmaemu/backends/cuda/specs.py"
-LOGS: Final = "docs/validation_logs"
 OUT: Final = ROOT / "build" / "fatbin-release"
 MIN_BLOCKS: Final = 2
 """Blocks that share a multiprocessor, so that one computes while another waits."""
@@ -506,8 +504,7 @@ def replace(root: Path, built: Built) -> None:
 
 def commit_log(root: Path, folder: Path, label: str) -> Path:
     """Copy manifest, report and dump of a build to today's logs; returns where to."""
-    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
-    target = root / LOGS / today / label
+    target = frozen.log_folder(root, label)
     for name in (MANIFEST, REPORT, DUMP):
         write_bytes(target / name, (folder / name).read_bytes())
     return target

@@ -13,7 +13,6 @@ docs/validation_logs/<date>/rc-fatbin/; --dry-run changes neither bin/ nor logs.
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -291,8 +290,7 @@ def log(root: Path, rows: Sequence[Row], content: Mapping[str, Any], *, fatbins:
     if fatbins:
         folder = build_fatbin.commit_log(root, root / FATBINS, FOLDER)
     else:
-        today = dt.datetime.now(dt.timezone.utc).date().isoformat()
-        folder = root / build_fatbin.LOGS / today / FOLDER
+        folder = frozen.log_folder(root, FOLDER)
     leave(folder, rows, content)
     return folder
 

@@ -6,6 +6,7 @@ binary is or how one is built: build_cpu and build_fatbin add that, and freeze s
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import subprocess
 import sys
@@ -21,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 from mmaemu.backends.sources import closure, plain
 
 MANIFEST: Final = "manifest.json"
+LOGS: Final = "docs/validation_logs"
 Problems = Iterator[tuple[str, str]]
 
 
@@ -184,6 +186,11 @@ def write(folder: Path, schema: str, made: Mapping[str, bytes], entries: Mapping
     for name, data in made.items():
         if (folder / name).read_bytes() != data:
             raise UnusableError(f"{folder / name}: differs from what was written; write it again")
+
+
+def log_folder(root: Path, name: str) -> Path:
+    """Where a checkout keeps today's log of this name."""
+    return root / LOGS / dt.datetime.now(dt.timezone.utc).date().isoformat() / name
 
 
 def write_entries(folder: Path, schema: str, entries: Mapping[str, Any]) -> None:

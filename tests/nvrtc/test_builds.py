@@ -11,6 +11,7 @@ import pytest
 import build_cpu
 import build_fatbin
 from files import ROOT, sha256_of
+from frozen import LOGS
 from frozen_checkout import CUDA_H, Checkout
 from repositories import Repository
 
@@ -88,7 +89,7 @@ def test_a_replaced_module_is_logged_and_the_log_is_that_of_its_build(
     checkout.edit(CUDA_H, "STEP 1.0f", "STEP 1.5f")
     assert checkout.fatbin("--replace", "tiny", "--commit-log") == 0
     assert "file and entry replaced" in capsys.readouterr().out
-    (log,) = checkout.root.glob(f"{build_fatbin.LOGS}/*/tiny-fatbin")
+    (log,) = checkout.root.glob(f"{LOGS}/*/tiny-fatbin")
     assert {path.name for path in log.iterdir()} == {
         "manifest.json",
         "build_report.json",
@@ -147,7 +148,7 @@ def test_a_kernel_that_breaks_a_rule_is_not_taken(
     assert checkout.fatbin("--replace", "tiny", "--commit-log") == 1
     assert code in capsys.readouterr().out
     assert checkout.frozen() == before
-    assert not (checkout.root / build_fatbin.LOGS).exists()
+    assert not (checkout.root / LOGS).exists()
 
 
 def t3_ran(checkout: Checkout, gpu: str, status: str) -> None:

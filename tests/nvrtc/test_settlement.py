@@ -18,6 +18,7 @@ import build_fatbin
 import freeze
 import settlement
 from files import ROOT
+from frozen import LOGS
 from frozen_checkout import LINUX, Binary, Checkout
 
 Captured = pytest.CaptureFixture[str]
@@ -25,7 +26,7 @@ Captured = pytest.CaptureFixture[str]
 
 def states(checkout: Checkout) -> dict[str, str]:
     """The states in the freeze log that was written last."""
-    (log,) = checkout.root.glob(f"{build_fatbin.LOGS}/*/rc-fatbin/freeze.json")
+    (log,) = checkout.root.glob(f"{LOGS}/*/rc-fatbin/freeze.json")
     document = json.loads(log.read_text(encoding="utf-8"))
     return {each["module"]: each["state"] for each in document["binaries"]}
 
@@ -49,7 +50,7 @@ def test_nothing_changed(checkout: Checkout, capsys: Captured) -> None:
     assert checkout.frozen() == before
     beside = checkout.root / "build" / "fatbin-release"
     for name in ("freeze.json", "settlement.txt"):
-        (log,) = checkout.root.glob(f"{build_fatbin.LOGS}/*/rc-fatbin/{name}")
+        (log,) = checkout.root.glob(f"{LOGS}/*/rc-fatbin/{name}")
         assert (beside / name).read_bytes() == log.read_bytes()
     assert "CUDA 12.8.0 compiler V12.8.61 through NVRTC" in capsys.readouterr().out
 
@@ -432,7 +433,7 @@ def test_device_tiers_must_have_run_or_be_named(checkout: Checkout, capsys: Capt
 
 def test_the_log_says_what_was_not_run_and_by_which_compilers(checkout: Checkout) -> None:
     assert checkout.freeze("--commit-log") == 0
-    (folder,) = checkout.root.glob(f"{build_fatbin.LOGS}/*/rc-fatbin")
+    (folder,) = checkout.root.glob(f"{LOGS}/*/rc-fatbin")
     document: dict[str, Any] = json.loads((folder / "freeze.json").read_text(encoding="utf-8"))
     assert document["settled"] is True
     assert document["device_not_run"]["t3"] == "no GPU here"
