@@ -522,19 +522,21 @@ def figures(report: Report) -> dict[str, Any]:
     """The numbers that pages quote, rounded as they quote them, by backend, model and M."""
     found: dict[str, Any] = {}
     for row in report.rows:
-        name = row.backend.removeprefix("cpu:").replace(".", "_").replace(":", "_")
-        place = found.setdefault(name, {}).setdefault(row.model, {})
+        place = found.setdefault(_key(row.backend), {}).setdefault(row.model, {})
         numbers = {"rate": round(row.rate, 1), "to_mm": round(row.to_mm, 2)}
         if row.limit is not None:
             numbers["share"] = round(100 * row.rate / row.limit)
         place[f"m{row.shape[0]}"] = numbers
     for name, numbers in report.scaling.items():
-        key = name.removeprefix("cpu:").replace(".", "_")
-        found.setdefault(key, {})["threads"] = {k: round(x, 2) for k, x in numbers.items()}
+        found.setdefault(_key(name), {})["threads"] = {k: round(x, 2) for k, x in numbers.items()}
     for name, seconds in report.small.items():
-        key = name.removeprefix("cpu:").replace(":", "_")
-        found.setdefault(key, {})["microseconds"] = round(seconds * 1e6, 1)
+        found.setdefault(_key(name), {})["microseconds"] = round(seconds * 1e6, 1)
     return found
+
+
+def _key(name: str) -> str:
+    """A backend or a call as pages name it in a citation, which has no room for dots and colons."""
+    return name.removeprefix("cpu:").replace(".", "_").replace(":", "_")
 
 
 def draw(report: Report, path: Path) -> None:
